@@ -28,7 +28,8 @@ _DECODER = dict(
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": (
         "gpt2",
-        dict(vocab_size=VOCAB, n_embd=HIDDEN, n_layer=LAYERS, n_head=4, n_positions=64, bos_token_id=1, eos_token_id=2),
+        dict(vocab_size=VOCAB, n_embd=HIDDEN, n_layer=LAYERS, n_head=4, n_positions=64, bos_token_id=1,
+             eos_token_id=2),
     ),
     "gpt_neox": ("gpt_neox", {**_DECODER, "use_parallel_residual": True}),
     "gpt_neox_sequential": ("gpt_neox", {**_DECODER, "use_parallel_residual": False}),
@@ -47,8 +48,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "mamba2": (
         "mamba2",
-        dict(vocab_size=VOCAB, hidden_size=HIDDEN, num_hidden_layers=LAYERS, state_size=8, num_heads=8, head_dim=8,
-             expand=2, n_groups=2, chunk_size=8, pad_token_id=0, bos_token_id=1, eos_token_id=2),
+        dict(vocab_size=VOCAB, hidden_size=HIDDEN, num_hidden_layers=LAYERS, state_size=8, num_heads=8,
+             head_dim=8, expand=2, n_groups=2, chunk_size=8, pad_token_id=0, bos_token_id=1, eos_token_id=2),
     ),
 }  # fmt: skip
 

@@ -57,9 +57,13 @@ def site(text: str | Site) -> Site:
     if match is None:
         hint = nearest(str(text).split(".")[-1], KINDS)
         guess = f"; did you mean kind {hint!r}?" if hint else ""
-        raise InputError(f"not a site: {text!r}; write L<layer>.<kind>, as in L5.resid_post or L5.z[3]{guess}")
+        raise InputError(
+            f"not a site: {text!r}; write L<layer>.<kind>, as in L5.resid_post or L5.z[3]{guess}"
+        )
     layer, kind, head, position = match.groups()
-    return Site(int(layer), kind, None if head is None else int(head), None if position is None else int(position))
+    return Site(
+        int(layer), kind, None if head is None else int(head), None if position is None else int(position)
+    )
 
 
 def sites(given: str | Site | Iterable[str | Site]) -> list[Site]:
