@@ -1,0 +1,11 @@
+"""OLMo (pre-norm without parameters) and OLMoE (mixture of experts): Llama's module names.
+
+OLMoE's `mlp` is the whole sparse block (router and experts).  Its experts are fused three-dimensional
+tensors with no module each: `sites/experts.py` ablates one by its combine weight.
+"""
+
+from causegrid.sites.families.llama import TABLE
+from causegrid.sites.table import families
+
+families.register("hf:olmo")(TABLE)
+families.register("hf:olmoe")(TABLE)
