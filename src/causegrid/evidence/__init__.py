@@ -1,0 +1,26 @@
+"""Does it beat chance?  Arrays and tables in, numbers and tables out; no torch (MEASURES 4)."""
+
+from causegrid.evidence.effects import bootstrap_mean, minimum_effect, paired_difference, wilson
+from causegrid.evidence.nulls import (
+    Draws,
+    SequentialNull,
+    benjamini_hochberg,
+    draws_needed,
+    holm,
+    matched_random,
+    pvalue,
+)
+
+__all__ = [
+    "Draws",
+    "SequentialNull",
+    "benjamini_hochberg",
+    "bootstrap_mean",
+    "draws_needed",
+    "holm",
+    "matched_random",
+    "minimum_effect",
+    "paired_difference",
+    "pvalue",
+    "wilson",
+]
