@@ -2,30 +2,40 @@
 
 from causegrid.sites.address import KINDS, Site, site, sites
 from causegrid.sites.capture import capture
+from causegrid.sites.check import check
 from causegrid.sites.edit import Edit, EditLog, edit, erase, mean, replace, zero
+from causegrid.sites.experts import ExpertLog, ablate_expert, n_experts
+from causegrid.sites.prefix import skip_blocks
 from causegrid.sites.rows import full_patterns, query_rows
 from causegrid.sites.table import FamilyTable, Place, blocks, families, readout, require, supported, table
+from causegrid.sites.weights import substitute
 
 __all__ = [
     "KINDS",
     "Edit",
     "EditLog",
+    "ExpertLog",
     "FamilyTable",
     "Place",
     "Site",
+    "ablate_expert",
     "blocks",
     "capture",
+    "check",
     "edit",
     "erase",
     "families",
     "full_patterns",
     "mean",
+    "n_experts",
     "query_rows",
     "readout",
     "replace",
     "require",
     "site",
     "sites",
+    "skip_blocks",
+    "substitute",
     "supported",
     "table",
     "zero",

@@ -38,6 +38,11 @@ class Site:
     position: int | None = None
 
     def __post_init__(self) -> None:
+        if self.kind in ("expert", "experts"):
+            raise InputError(
+                f"site kind {self.kind!r} does not exist: experts are slices of fused tensors, no module per "
+                "expert to hook; use sites.experts.ablate_expert(model, layer, expert)"
+            )
         if self.kind not in KINDS:
             raise unknown("site kind", self.kind, KINDS)
         if self.head is not None and self.kind not in HEADED:

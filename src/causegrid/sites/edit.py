@@ -91,7 +91,7 @@ def erase(where: Site | str, basis: Any, mean: Any = None, mode: Literal["mean",
     """Remove a subspace (MEASURES 3.2): x' = m + (x - m)(I - Q Q^T).
 
     `basis` Q (d, r) has orthonormal columns, a vector (d,) counts as r = 1; `mean` m (d,) is the mean over
-    the training split.  `mode="origin"`, or no mean given, projects through 0.  Computed in float32 or better.
+    the training split.  `mode="origin"`, or no mean given, projects through 0.  Computed in float32 at least.
 
     Raises InputError when the columns are not orthonormal or the widths differ.
     """

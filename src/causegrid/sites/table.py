@@ -65,6 +65,9 @@ class FamilyTable:
     there.  `parts`: the kinds that, added to `resid_pre`, give `resid_post`.  `attention`: path in the
     block of the attention module ("" = none).  `rows`: how its attention rows are read, through
     transformers' attention registry (`interface`) or its own `attend` attribute (`attend`).
+    `block_output`: what a block's forward returns; the model's loop takes the first of a tuple.
+    `router`: path in the block of the expert router, whose output is (logits, combine weights, chosen
+    experts) ("" = no experts).
     """
 
     blocks: str
@@ -75,6 +78,8 @@ class FamilyTable:
     parts: tuple[str, ...] = ()
     attention: str = ""
     rows: Literal["interface", "attend", ""] = ""
+    block_output: Literal["tensor", "tuple"] = "tensor"
+    router: str = ""
 
 
 families: Registry[FamilyTable] = Registry("site_table", "causegrid.sites.families")

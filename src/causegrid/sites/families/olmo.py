@@ -4,8 +4,10 @@ OLMoE's `mlp` is the whole sparse block (router and experts).  Its experts are f
 tensors with no module each: `sites/experts.py` ablates one by its combine weight.
 """
 
+from dataclasses import replace
+
 from causegrid.sites.families.llama import TABLE
 from causegrid.sites.table import families
 
 families.register("hf:olmo")(TABLE)
-families.register("hf:olmoe")(TABLE)
+families.register("hf:olmoe")(replace(TABLE, router="mlp.gate"))

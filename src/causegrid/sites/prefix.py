@@ -1,0 +1,84 @@
+"""Prefix reuse: recompute only what is above the first edited block.
+
+Blocks below keep their place in the model, their attributes and their hooks; only their `forward` is
+replaced, on the instance, by one that passes its input through, and the last of them returns the stored
+residual.  The model's own loop, masks and positions run as usual, so this needs no code per family and the
+logits are the full run's, bit for bit (at equal batch shape).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from causegrid.errors import InputError, InterventionError
+from causegrid.models.record import Model
+from causegrid.sites.hooks import tap
+from causegrid.sites.table import blocks, table
+
+Forward = Callable[..., Any]
+
+
+@contextmanager
+def skip_blocks(model: Model, upto: int, stored: Tensor) -> Iterator[None]:
+    """Run the body with blocks 0..upto-1 skipped: block `upto` receives `stored` (B, L, d_model).
+
+    `upto` 0 only replaces the input of block 0; `upto` = n_layers leaves the final norm and the head alone.
+    `stored` must come from the same tokens (`L<upto>.resid_pre`).  Restored at exit, also after an exception.
+
+    Raises InputError for a block out of range or, at the forward, for another (B, L, d); InterventionError
+    when no forward ran in the body.
+    """
+    stack = blocks(model)
+    if not 0 <= upto <= len(stack):
+        raise InputError(
+            f"cannot skip up to block {upto}: {model.name} has {len(stack)} layers (0..{len(stack)})"
+        )
+    used = [0]
+
+    def give(hidden: Tensor) -> Tensor:
+        if hidden.shape != stored.shape:
+            raise InputError(
+                f"stored residual of shape {tuple(stored.shape)} does not fit an input of shape "
+                f"{tuple(hidden.shape)}"
+            )
+        used[0] += 1
+        return stored
+
+    if upto == 0:
+        handle = tap(stack[0], "input", give)
+        try:
+            yield
+        finally:
+            handle.remove()
+    else:
+        as_tuple = table(model).block_output == "tuple"
+        before = [vars(block).get("forward") for block in stack[:upto]]
+        try:
+            for block in stack[: upto - 1]:
+                _stub(block, _same, as_tuple)
+            _stub(stack[upto - 1], give, as_tuple)
+            yield
+        finally:
+            for block, forward in zip(stack[:upto], before, strict=True):
+                if forward is None:
+                    vars(block).pop("forward", None)
+                else:
+                    vars(block)["forward"] = forward
+    if not used[0]:
+        raise InterventionError(f"{model.name}: no forward ran while blocks 0..{upto - 1} were skipped")
+
+
+def _same(hidden: Tensor) -> Tensor:
+    return hidden
+
+
+def _stub(block: nn.Module, fn: Callable[[Tensor], Tensor], as_tuple: bool) -> None:
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        out = fn(args[0] if args else kwargs["hidden_states"])
+        return (out,) if as_tuple else out
+
+    vars(block)["forward"] = forward
