@@ -103,7 +103,8 @@ def permutation_table(perms: Ints) -> Ints:
     rows: NDArray[np.int64] = np.arange(count)[None, :, None]
     composed = perms[rows, perms[:, None, :]]  # (G, G, n): b[a[i]], a first, then b
     place = n ** np.arange(n)[::-1]
-    return np.searchsorted(perms @ place, composed @ place).astype(np.int64)
+    table: Ints = np.searchsorted(perms @ place, composed @ place).astype(np.int64)
+    return table
 
 
 def _size(name: str) -> int:
