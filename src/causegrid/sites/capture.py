@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from causegrid.errors import InterventionError
@@ -18,6 +19,7 @@ from causegrid.models.record import Model
 from causegrid.sites.address import Site, sites
 from causegrid.sites.hooks import select, tap
 from causegrid.sites.rows import recording
+from causegrid.sites.states import StateTap, tapped
 from causegrid.sites.table import Place, blocks, place, require
 
 
@@ -27,7 +29,8 @@ def capture(
     """Activations at `where` for token ids (B, L), keyed by `str(site)` in the order given.
 
     Shapes: residual kinds (B, L, d_model); `z` (B, L, H, d_h), `z[3]` (B, L, d_h); `pattern` (B, H, L), the
-    softmax row of the last position in float32, `pattern[3]` (B, L); with `@p` the position axis is dropped.
+    softmax row of the last position in float32, `pattern[3]` (B, L); `state` (B, L, ...) as in `states`;
+    with `@p` the position axis is dropped.
     Detached, on the model's device, in the model's dtype.  `mask` (B, L): 1 = real token, left padding only.
     Edits that are in force are seen.
 
@@ -35,6 +38,7 @@ def capture(
     """
     spots = [require(model, spot) for spot in sites(where)]
     found: dict[str, Tensor] = {}
+    states: dict[str, list[Tensor]] = {}
     stack = blocks(model)
 
     def keep(spot: Site, entry: Place) -> Any:
@@ -50,15 +54,30 @@ def capture(
         for spot in spots:
             if spot.kind != "pattern":
                 module, entry = place(model, spot)
-                scope.callback(tap(module, entry.side, keep(spot, entry)).remove)
+                if entry.side == "state":
+                    steps = states.setdefault(str(spot), [])
+                    scope.enter_context(tapped(module, StateTap(spot.position, _append(steps))))
+                else:
+                    scope.callback(tap(module, entry.side, keep(spot, entry)).remove)
         logits(model, tokens, mask=mask, last=True)
         for spot in patterns:
             if spot.layer in rows:
                 found[str(spot)] = _row(rows[spot.layer], spot)
+    for spot in spots:
+        if states.get(str(spot)):
+            steps = states[str(spot)]  # L times (B, ...)
+            found[str(spot)] = steps[0] if spot.position is not None else torch.stack(steps, dim=1)
     missing = [str(spot) for spot in spots if str(spot) not in found]
     if missing:
         raise InterventionError(f"{', '.join(missing)} of {model.name}: the module was never called")
     return {str(spot): _plain(found[str(spot)]) for spot in spots}
+
+
+def _append(steps: list[Tensor]) -> Any:
+    def reader(_t: int, state: Tensor) -> None:
+        steps.append(state.detach())
+
+    return reader
 
 
 def _row(row: Tensor, spot: Site) -> Tensor:

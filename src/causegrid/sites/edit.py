@@ -20,7 +20,8 @@ from causegrid.errors import InputError, InterventionError, unknown
 from causegrid.models.record import Model
 from causegrid.sites.address import Site, site
 from causegrid.sites.hooks import select, tap, writable
-from causegrid.sites.table import Place, blocks, place, require
+from causegrid.sites.states import StateTap, tapped
+from causegrid.sites.table import Place, Side, blocks, place, require
 
 
 @dataclass(frozen=True)
@@ -128,11 +129,13 @@ def edit(model: Model, *edits: Edit | Iterable[Edit]) -> Iterator[EditLog]:
     for given in edits:
         chosen.extend([given] if isinstance(given, Edit) else given)
     log = EditLog(fired={}, counts=[0] * len(chosen))
-    groups: dict[tuple[int, str], tuple[nn.Module, str, list[tuple[int, Edit, Place]]]] = {}
+    groups: dict[tuple[int, Side], tuple[nn.Module, Side, list[tuple[int, Edit, Place]]]] = {}
     for index, one in enumerate(chosen):
         spot = require(model, one.site, "edit")
         module, entry = place(model, spot)
         log.fired.setdefault(str(spot), 0)
+        if entry.side == "state" and spot.position is None:
+            raise InputError(f"editing {spot} needs a position, as in {spot}@-1: later states follow from it")
         groups.setdefault((id(module), entry.side), (module, entry.side, []))[2].append((index, one, entry))
     stack = blocks(model)
 
@@ -151,9 +154,23 @@ def edit(model: Model, *edits: Edit | Iterable[Edit]) -> Iterator[EditLog]:
 
         return write
 
+    def state_writer(index: int, one: Edit) -> Callable[[int, Tensor], Tensor]:
+        def write(_t: int, state: Tensor) -> Tensor:
+            new = one.fn(state.clone())
+            _same_kind(one, state, new)
+            log.counts[index] += 1
+            log.fired[str(one.site)] += 1
+            return new
+
+        return write
+
     with ExitStack() as scope:
         for module, side, members in groups.values():
-            scope.callback(tap(module, side, writer(members)).remove)  # type: ignore[arg-type]
+            if side != "state":
+                scope.callback(tap(module, side, writer(members)).remove)
+                continue
+            for index, one, _ in members:
+                scope.enter_context(tapped(module, StateTap(one.site.position, state_writer(index, one))))
         yield log
     silent = [
         f"{one.label} at {one.site}" for one, count in zip(chosen, log.counts, strict=True) if not count

@@ -50,8 +50,6 @@ def select(value: Tensor, spot: Site, entry: Place, block: nn.Module, n_heads: i
     Residual kinds (B, L, d); `z` (B, L, H, d_h), `z[h]` (B, L, d_h); with `@p` without the position axis.
     Raises InputError when the position is out of range or the width is no multiple of the head count.
     """
-    if entry.channels_first:
-        value = value.transpose(1, 2)  # (B, d, L) -> (B, L, d)
     if entry.columns is not None:
         value = value[..., entry.columns(block)]
     if entry.heads:

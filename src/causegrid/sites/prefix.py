@@ -79,6 +79,6 @@ def _same(hidden: Tensor) -> Tensor:
 def _stub(block: nn.Module, fn: Callable[[Tensor], Tensor], as_tuple: bool) -> None:
     def forward(*args: Any, **kwargs: Any) -> Any:
         out = fn(args[0] if args else kwargs["hidden_states"])
-        return (out,) if as_tuple else out
+        return (out, None) if as_tuple else out
 
     vars(block)["forward"] = forward

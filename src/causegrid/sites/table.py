@@ -13,8 +13,10 @@ Fixed meanings, the same for every family:
 `z`                        input of the attention output projection, split by query head: head width is that
                            input's width / n_heads, never hidden_size / n_heads (MEASURES 3.1).
 `pattern`                  softmax row of the last position, read only.
-`conv`                     activation after Mamba's causal convolution, `ssm_input` what enters the scan.
-`state`                    the recurrent state at every position.
+`conv`                     output of Mamba's causal convolution, before its activation.
+`ssm_input`                what the scan reads: after the activation.
+`state`                    the recurrent state after each position; editing it needs `@position`, and the
+                           recurrence goes on from the edited state.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from causegrid.models.record import Model
 from causegrid.registry import Registry
 from causegrid.sites.address import KINDS, Site, site
 
-Side = Literal["input", "output"]
+Side = Literal["input", "output", "state"]
 Use = Literal["capture", "edit"]
 
 
@@ -39,8 +41,8 @@ Use = Literal["capture", "edit"]
 class Place:
     """Where a kind lives.
 
-    `path`: module relative to the block ("" = the block).  `side`: its first input or first output.
-    `heads`: the last axis is split by query head.  `channels_first`: the module works on (B, d, L).
+    `path`: module relative to the block ("" = the block).  `side`: its first input, its first output, or
+    the state its recurrence carries (see `states`).  `heads`: the last axis is split by query head.
     `columns`: the columns of the last axis the kind is about, from the *block* (None = all).
     `read_only`: why an edit here is impossible ("" = it is possible).
     """
@@ -48,7 +50,6 @@ class Place:
     path: str = ""
     side: Side = "output"
     heads: bool = False
-    channels_first: bool = False
     columns: Callable[[nn.Module], slice] | None = None
     read_only: str = ""
 

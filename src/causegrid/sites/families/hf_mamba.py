@@ -1,28 +1,32 @@
 """Hugging Face Mamba and Mamba-2.
 
 transformers passes the convolution's weight to a function and never calls the `conv1d` module, so a hook
-there would be a silent no-op (case 1).  In Mamba the activation after the convolution is the input of
-`x_proj`: it can be read there, but writing there would change only the step and B, C, not what is scanned.
+there would be a silent no-op (case 1).  In Mamba what the scan reads is also the input of `x_proj`: it can
+be read there, but writing there would change only the step and B, C, not what is scanned.
 The recurrent state lives inside the scan function.
 """
 
 from causegrid.sites.table import RESIDUAL, FamilyTable, Place, families
 
 _CONV = (
-    "transformers hands the convolution's weight to a function and never calls the module, so no hook can "
-    "write here; interventions.components removes it by weight substitution"
+    "transformers hands the convolution's weight to a function and never calls the module, so a hook "
+    "would never fire; interventions.components removes it by weight substitution"
 )
 _SCAN = "the recurrent state never leaves transformers' scan function"
 
-_read = Place(path="mixer.x_proj", side="input", read_only=_CONV)
+_INPUT = Place(
+    path="mixer.x_proj",
+    side="input",
+    read_only="read only: writing x_proj's input would change the step and B, C, but not what is scanned",
+)
 
 MAMBA = families.register("hf:mamba")(
     FamilyTable(
         blocks="backbone.layers",
         norm="backbone.norm_f",
         head="lm_head",
-        places={**RESIDUAL, "attn_out": Place(path="mixer"), "conv": _read, "ssm_input": _read},
-        reasons={"state": _SCAN},
+        places={**RESIDUAL, "attn_out": Place(path="mixer"), "ssm_input": _INPUT},
+        reasons={"conv": _CONV, "state": _SCAN},
         parts=("attn_out",),
     )
 )
