@@ -140,17 +140,18 @@ def padding(model: Model, mask: Any, shape: torch.Size) -> Tensor | None:
 
 
 def arguments(model: Model, tokens: Any, *, mask: Any = None, last: bool = False) -> dict[str, Any]:
-    """Keyword arguments that call `model.module` on these tokens; own families get `tokens` alone.
+    """Arguments that call `model.module` on these tokens.
 
-    For Hugging Face models: `input_ids`, `use_cache=False`, with padding `attention_mask` and the
-    `position_ids` derived from it (where the model takes them), with `last` `logits_to_keep=1` (where it
-    takes it).  Raises InputError as `token_ids` and `padding` do.
+    Own families: `tokens`, and `last` where they take it.  Hugging Face models: `input_ids`,
+    `use_cache=False`, with padding `attention_mask` and the `position_ids` derived from it (where the model
+    takes them), with `last` `logits_to_keep=1` (where it takes it).  Raises InputError as `token_ids` and
+    `padding` do.
     """
     ids = token_ids(model, tokens)
     real = padding(model, mask, ids.shape)
-    if not model.is_hf:
-        return {"tokens": ids}
     taken = _takes(model.module)
+    if not model.is_hf:
+        return {"tokens": ids, "last": True} if last and "last" in taken else {"tokens": ids}
     call: dict[str, Any] = {"input_ids": ids, "use_cache": False}
     if real is not None:
         call["attention_mask"] = real
@@ -170,8 +171,8 @@ def call(model: Model, tokens: Any, *, mask: Any = None, last: bool = False) -> 
     if model.is_hf:
         out: Tensor = model.module(**given).logits
     else:
-        out = model.module(given["tokens"])
-    return out[:, -1] if last else out
+        out = model.module(given.pop("tokens"), **given)
+    return out[:, -1] if last and out.dim() == 3 else out
 
 
 def logits(model: Model, tokens: Any, *, mask: Any = None, last: bool = False) -> Tensor:
