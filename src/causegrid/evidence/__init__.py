@@ -10,10 +10,14 @@ from causegrid.evidence.nulls import (
     matched_random,
     pvalue,
 )
+from causegrid.evidence.verdicts import MARKS, VERDICTS, Thresholds, verdict
 
 __all__ = [
+    "MARKS",
+    "VERDICTS",
     "Draws",
     "SequentialNull",
+    "Thresholds",
     "benjamini_hochberg",
     "bootstrap_mean",
     "draws_needed",
@@ -22,5 +26,6 @@ __all__ = [
     "minimum_effect",
     "paired_difference",
     "pvalue",
+    "verdict",
     "wilson",
 ]

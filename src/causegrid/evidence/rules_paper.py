@@ -1,0 +1,79 @@
+"""The published rules (arXiv 2606.05378), with their known weaknesses: no p-value, no interval.
+
+Specificity here is |effect| / |mean of the null|, infinite where that mean is nearer 0 than 0.5 pp; draws
+that go the other way inflate it.  The paper states its rules for top-1, in words; what they leave open is
+*ours*: a margin's 10 pp is 10 % of its baseline, "about zero" is less than that, "single-head ablations
+confirm" is at least half of the heads helping alone, a primary has at least the minimum
+effect, and what no rule takes is `inconclusive` (MEASURES 4.2, `rules = "paper"`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from causegrid.evidence import effects as sizes
+from causegrid.evidence.readings import SLACK, Reading
+from causegrid.evidence.rulings import Evidence, Ruling, effect_text
+
+
+def ratio(reading: Reading) -> float:
+    """The published specificity: |effect| / |null mean|, infinite for a null mean about 0."""
+    infinite = reading.thresholds.paper_infinite
+    if reading.measured.metric not in sizes.ACCURACIES:
+        infinite *= reading.removable
+    mean = abs(reading.null_mean)
+    if math.isnan(mean):
+        return math.nan
+    return math.inf if mean < infinite else abs(reading.matched) / mean
+
+
+def judge(readings: Sequence[Reading], evidence: Evidence) -> dict[str, Ruling]:
+    """Group -> ruling for the readings of one metric of one cell."""
+    specific = [r for r in readings if _harms(r, evidence)]
+    first = min(specific, key=lambda r: (r.effect, r.measured.heads, r.measured.group), default=None)
+    return {r.measured.group: _one(r, first, specific, evidence) for r in readings}
+
+
+def _harms(reading: Reading, evidence: Evidence) -> bool:
+    """Whether a group may be primary: competing, not saturated, a harm of interest, at least 3x."""
+    if not reading.defined or not evidence.members[reading.measured.group].competes or reading.saturated:
+        return False
+    specific = ratio(reading) >= evidence.thresholds.specificity - SLACK
+    return specific and reading.large_enough and reading.effect < 0
+
+
+def _one(reading: Reading, first: Reading | None, specific: Sequence[Reading], evidence: Evidence) -> Ruling:
+    m, t = reading.measured, evidence.thresholds
+    if not reading.defined:
+        return Ruling(
+            verdict="not testable", reason=f"{m.metric} does not exist here: the prompts have no foil"
+        )
+    text, times = effect_text(reading), ratio(reading)
+    against = f"{text}, {times:.2g}x its null"
+    large = t.paper_large if m.metric in sizes.ACCURACIES else t.paper_large * reading.removable
+    if reading is first:
+        return Ruling(verdict="primary", reason=f"the largest specific harm, {against}", significant=True)
+    if reading in specific and abs(m.effect) >= large - SLACK:
+        reason = f"harms, {against}, but {first.measured.group if first else ''} harms more"
+        return Ruling(verdict="secondary", reason=reason, significant=True)
+    if reading.saturated:
+        return Ruling(verdict="saturated", reason="the group and its random draws both remove all there is")
+    alone = evidence.alone(reading)
+    helping = sum(s.effect > 0 for s in alone.values())
+    small = abs(m.effect) < large - SLACK
+    if m.effect > 0 and not small and alone and helping >= t.singles_confirm * len(m.heads):
+        reason = f"removing it helps, {text}; {helping} of {len(m.heads)} heads help alone"
+        return Ruling(verdict="interferer", reason=reason, significant=True)
+    pattern = evidence.patterns.get(m.group)
+    if small and pattern is not None and pattern.present:
+        return Ruling(
+            verdict="correlate", reason=f"its pattern is there ({pattern.text}), its effect small: {text}"
+        )
+    away = abs(reading.matched - reading.null_mean)
+    if away <= t.paper_null_sd * reading.null_sd + SLACK or times <= t.paper_null_ratio + SLACK:
+        return Ruling(verdict="null", reason=f"like its random draws: {against}, z {reading.z:.2g}")
+    if not evidence.members[m.group].competes:
+        why = evidence.members[m.group].why
+        return Ruling(verdict="descriptive", reason=f"not ranked, {why}: {against}")
+    return Ruling(verdict="inconclusive", reason=f"no published rule takes it: {against}, z {reading.z:.2g}")

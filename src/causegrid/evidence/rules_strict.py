@@ -1,0 +1,186 @@
+"""The strict rules: what we would defend in review (MEASURES 4.2, `rules = "strict"`), in its order.
+
+Holm runs over the competing groups that have a null; descriptive groups pass the same steps on their raw p,
+and where a competing group would be ranked or called an interferer they read `descriptive`.
+A margin that moves less than it does between batch layouts is never significant (MEASURES 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from causegrid.evidence.effects import paired_difference
+from causegrid.evidence.family import possible_draws, too_few_others
+from causegrid.evidence.nulls import holm
+from causegrid.evidence.readings import SLACK, Measured, Reading
+from causegrid.evidence.rulings import (
+    Evidence,
+    Ruling,
+    amount,
+    confirmed,
+    effect_text,
+    rank_text,
+    without_effect,
+)
+
+
+def judge(readings: Sequence[Reading], evidence: Evidence) -> dict[str, Ruling]:
+    """Group -> ruling for the readings of one metric of one cell."""
+    adjusted = corrected(readings, evidence)
+    family = sum(evidence.members[g].competes for g in adjusted)
+    rulings: dict[str, Ruling] = {}
+    harmful: list[Reading] = []
+    for reading in readings:
+        group = reading.measured.group
+        ruling = _apart(reading, evidence, adjusted.get(group), family)
+        if ruling is None:
+            harmful.append(reading)
+        else:
+            rulings[group] = ruling
+    listed = ", ".join(sorted(g for g in adjusted if evidence.members[g].competes))
+    rulings.update(_order(harmful, listed))
+    return {r.measured.group: rulings[r.measured.group] for r in readings}
+
+
+def corrected(readings: Sequence[Reading], evidence: Evidence) -> dict[str, Fraction]:
+    """Group -> Holm-corrected p over the competing groups; descriptive groups keep their raw p."""
+    ps = {r.measured.group: r.p.exact for r in readings if r.p is not None}
+    names = [g for g in ps if evidence.members[g].competes]
+    return {**ps, **dict(zip(names, holm([ps[g] for g in names]), strict=True))}
+
+
+def _apart(reading: Reading, evidence: Evidence, p: Fraction | None, family: int) -> Ruling | None:
+    """Every rule but the order among harmful competing groups; None for those."""
+    m, t = reading.measured, evidence.thresholds
+    member = evidence.members[m.group]
+
+    def ruling(verdict: str, reason: str, significant: bool = False) -> Ruling:
+        prefix = "" if member.competes else f"Not ranked, {member.why}: "
+        return Ruling(verdict=verdict, reason=prefix + reason, significant=significant)
+
+    if not reading.defined:
+        return ruling("not testable", f"{m.metric} does not exist here: the prompts have no foil")
+    if evidence.floors[m.group]:
+        return ruling("not testable", evidence.floors[m.group])
+    draws = _draws(reading, evidence, family)
+    if draws:
+        return ruling("not testable (draws)", draws)
+    if reading.saturated:
+        return ruling("saturated", "the group and its random draws both remove all there is to remove")
+    if reading.headroom < reading.minimum - SLACK and m.high >= 0:
+        room = amount(reading.headroom, m.metric).lstrip("+")
+        return ruling(
+            "no headroom", f"{effect_text(reading)}: only {room} above the baseline, help cannot show"
+        )
+    failed = _failed(reading, p, t.level, t.specificity)
+    if failed:
+        verdict, why = without_effect(reading, evidence)
+        zero = _exactly_zero(m)
+        return ruling(verdict, f"{effect_text(reading)} is not significant ({failed}); {why}{zero}")
+    if reading.unreliable:
+        return ruling(
+            "unreliable null", f"{effect_text(reading)} would be significant, but {reading.unreliable}"
+        )
+    helps = m.effect > 0
+    if not member.competes:
+        way = "helps" if helps else "harms"
+        return ruling(
+            "descriptive", f"removing it {way}: {effect_text(reading)}, raw p {float(p or 0):.2g}", True
+        )
+    if helps:
+        count, known = confirmed(reading, evidence)
+        verdict = "interferer" if count >= t.singles_confirm * len(m.heads) else "interferer (joint)"
+        alone = f"{count} of {len(m.heads)} heads help alone" + (
+            "" if known else " (none was measured alone)"
+        )
+        return ruling(verdict, f"removing it helps, {effect_text(reading)}; {alone}", True)
+    return None
+
+
+def _failed(reading: Reading, p: Fraction | None, level: float, specificity: float) -> str:
+    """Why an effect is not significant, its null's reliability aside; empty when it is."""
+    if p is None or p > Fraction(str(level)):
+        return "no null" if p is None else f"corrected p {float(p):.2g}"
+    if reading.within_noise:
+        return "inside the noise floor"
+    if not reading.excludes_zero:
+        return "its interval holds 0"
+    if not reading.large_enough:
+        return "smaller than the minimum effect"
+    if reading.specificity < specificity - SLACK:
+        return f"specificity {reading.specificity:.2g}x"
+    return ""
+
+
+def _draws(reading: Reading, evidence: Evidence, family: int) -> str:
+    """Why the draws cannot decide; empty when they can.  A null stopped early has decided."""
+    m = reading.measured
+    if reading.p is None:
+        why = too_few_others(m.heads, evidence.heads_per_layer) if evidence.heads_per_layer else ""
+        return why or "there are no random draws for it"
+    m_tests = family if evidence.members[m.group].competes else 1
+    level = Fraction(str(evidence.thresholds.level))
+    least = min(Fraction(1), m_tests * reading.p.exact_min)
+    if least <= level or (reading.p.settled and _more_would_do(m, evidence, m_tests, level)):
+        return ""
+    text = f"{reading.p.n} distinct draws cannot give a corrected p below {float(least):.2g}"
+    return f"{text}; {rank_text(reading)}" if len(m.heads) == 1 else text
+
+
+def _more_would_do(m: Measured, evidence: Evidence, m_tests: int, level: Fraction) -> bool:
+    """Whether all the draws that exist could have reached the level: then a short null was stopped early."""
+    if evidence.heads_per_layer is None:
+        return len(m.heads) > 1
+    return m_tests * Fraction(2, 1 + possible_draws(m.heads, evidence.heads_per_layer)) <= level
+
+
+def _exactly_zero(m: Measured) -> str:
+    if m.values.size and not np.any(m.values[~np.isnan(m.values)]):
+        return "; the effect is exactly 0 on every prompt"
+    return ""
+
+
+def _order(harmful: Sequence[Reading], listed: str) -> dict[str, Ruling]:
+    """Rule 4: the largest is primary, those it does not plainly exceed co-primary, the others secondary."""
+    if not harmful:
+        return {}
+    first, *rest = sorted(harmful, key=lambda r: (r.effect, r.measured.heads, r.measured.group))
+    name = first.measured.group
+    reason = f"the largest harm, {effect_text(first)}, of the groups listed: {listed}"
+    rulings = {name: Ruling(verdict="primary", reason=reason, significant=True)}
+    for reading in rest:
+        group, metric = reading.measured.group, reading.measured.metric
+        pair = _paired(reading.measured, first.measured)
+        if pair is None:
+            verdict, why = "secondary", f"no per-prompt values to pair it with {name}"
+        else:
+            difference = paired_difference(*pair)
+            low, high = amount(difference.low, metric), amount(difference.high, metric)
+            verdict = "co-primary" if difference.holds_zero else "secondary"
+            holds = "holds" if difference.holds_zero else "excludes"
+            why = f"the paired difference to {name} [{low}, {high}] {holds} 0"
+        rulings[group] = Ruling(
+            verdict=verdict,
+            reason=f"harms, {effect_text(reading)}; {why}",
+            significant=True,
+        )
+    return rulings
+
+
+def _paired(
+    a: Measured, b: Measured
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.float64]]] | None:
+    """Per-prompt values of both on the prompts they share; None when there are none."""
+    own = a.prompts if a.prompts is not None else tuple(range(a.values.size))
+    other = b.prompts if b.prompts is not None else tuple(range(b.values.size))
+    if not a.values.size or not b.values.size:
+        return None
+    place = {prompt: i for i, prompt in enumerate(other)}
+    shared = [(i, place[prompt]) for i, prompt in enumerate(own) if prompt in place]
+    if not shared:
+        return None
+    left, right = (list(x) for x in zip(*shared, strict=True))
+    return a.values[left], b.values[right]
