@@ -1,0 +1,68 @@
+"""What a probe's accuracy must be held against (MEASURES 2.1).
+
+No model: majority, position-only, token-only, current + previous token.  Each is the best lookup table there
+is: the training split's majority class per key, the overall majority for keys never seen.  With a model: the
+same probe on the untrained model, on shuffled labels, and on a control task (Hewitt & Liang 2019): a random
+class per token type and bucket of ten positions, which a probe can only get right by memorising.  Selectivity
+is accuracy minus control accuracy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from causegrid.signatures.activations import Activations, Rows
+from causegrid.signatures.probes import Floats32, Ints, Probe
+
+BUCKET = 10
+
+
+def lookup_accuracy(train_key: Ints, train_y: Ints, test_key: Ints, test_y: Ints) -> float:
+    """Accuracy on the test split of the majority class per key (all (N,)); ties go to the smaller class."""
+    keys, index = np.unique(train_key, return_inverse=True)
+    n_classes = int(train_y.max()) + 1
+    counts = np.bincount(index * n_classes + train_y, minlength=len(keys) * n_classes)
+    per_key = counts.reshape(len(keys), n_classes).argmax(axis=1)  # (K,)
+    overall = int(np.bincount(train_y).argmax())
+    slot = np.minimum(np.searchsorted(keys, test_key), len(keys) - 1)
+    predicted = np.where(keys[slot] == test_key, per_key[slot], overall)
+    return float((predicted == test_y).mean())
+
+
+def no_model_baselines(activations: Activations, label: str) -> dict[str, float]:
+    """`majority`, `position`, `token`, `token_pair`: test accuracies of the lookup tables."""
+
+    def keys(rows: Rows) -> dict[str, Ints]:
+        return {
+            "majority": np.zeros_like(rows.token),
+            "position": rows.position,
+            "token": rows.token,
+            "token_pair": (rows.previous + 1) * activations.n_tokens + rows.token,
+        }
+
+    train, test = keys(activations.train), keys(activations.test)
+    y_train, y_test = activations.train.y[label], activations.test.y[label]
+    return {name: lookup_accuracy(train[name], y_train, test[name], y_test) for name in train}
+
+
+def control_labels(activations: Activations, n_classes: int, seed: int) -> tuple[Ints, Ints]:
+    """Control labels of the train and the test rows: a random class per (token, position bucket), every class
+    used about equally often over the pairs."""
+    buckets = -(-activations.length // BUCKET)
+    n_keys = activations.n_tokens * buckets
+    rng = np.random.default_rng([seed, n_classes])
+    table = rng.permutation(np.arange(n_keys) % n_classes)
+
+    def of(rows: Rows) -> Ints:
+        return np.asarray(table[rows.token * buckets + rows.position // BUCKET], dtype=np.int64)
+
+    return of(activations.train), of(activations.test)
+
+
+def shuffled_accuracy(train: Floats32, y_train: Ints, test: Floats32, y_test: Ints, seed: int) -> float:
+    """A probe trained on permuted labels, tested on the real ones: what is left is the label distribution.
+
+    Fitted loosely (there is nothing to find): to a gradient of 1e-3.
+    """
+    permuted = np.random.default_rng([seed, 1]).permutation(y_train)
+    return Probe(tol=1e-3).fit(train, permuted).accuracy(test, y_test)
