@@ -10,6 +10,7 @@ from causegrid.evidence.nulls import (
     matched_random,
     pvalue,
 )
+from causegrid.evidence.reference import published
 from causegrid.evidence.verdicts import MARKS, VERDICTS, Thresholds, verdict
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "matched_random",
     "minimum_effect",
     "paired_difference",
+    "published",
     "pvalue",
     "verdict",
     "wilson",

@@ -1,0 +1,190 @@
+"""Claims: a statement, its published figure, ours with an interval, and what the test says (MEASURES 4.3).
+
+The tests are small, exact and on arrays of seeds or counts: permutations are enumerated where they can be,
+the smallest attainable p goes with every p, and too few seeds to reach the level is `not enough evidence`,
+never a contradiction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from causegrid.errors import InputError, unknown
+from causegrid.evidence.effects import Floats, wilson
+from causegrid.evidence.nulls import holm
+
+SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "not enough evidence"
+RESULTS = (SUPPORTED, CONTRADICTED, UNDECIDED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One claim over finished cells.  `published`, `measured`: figures or words; `cells`: the ids used."""
+
+    id: str
+    statement: str
+    published: Any
+    measured: Any
+    low: float | None = None
+    high: float | None = None
+    result: str
+    why: str
+    cells: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.result not in RESULTS:
+            raise unknown(f"result of claim {self.id!r}", self.result, RESULTS)
+
+    def record(self) -> dict[str, Any]:
+        """As a plain dict (`cells` a list)."""
+        return {**asdict(self), "cells": list(self.cells)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """An effect, its 95 % interval, two-sided p, the least p these data could give, Holm's p if asked."""
+
+    effect: float
+    low: float
+    high: float
+    p: float
+    p_min: float
+    n: int
+    p_holm: float | None = None
+
+
+def interaction(
+    a_x: ArrayLike, a_y: ArrayLike, b_x: ArrayLike, b_y: ArrayLike, *, n: int = 9999, seed: int = 0
+) -> Comparison:
+    """Is x - y different for a than for b?  Permutation test over seeds.
+
+    Each argument holds one value per seed, as the depth centre of architecture a on task x; a's two, and b's
+    two, are paired by seed.  The per-seed differences x - y are exchanged between a and b: all ways where
+    there are at most `n`, else `n` random ones.  Effect: mean(a_x - a_y) - mean(b_x - b_y), Welch interval.
+    Raises InputError for pairs of different length or fewer than 2 seeds.
+    """
+    first, second = _differences(a_x, a_y), _differences(b_x, b_y)
+    ways = math.comb(first.size + second.size, first.size)
+    result = stats.permutation_test(
+        (first, second),
+        _mean_difference,
+        permutation_type="independent",
+        vectorized=True,
+        n_resamples=n,
+        rng=np.random.default_rng(seed),
+    )
+    low, high = _welch(first, second)
+    return Comparison(
+        effect=float(first.mean() - second.mean()),
+        low=low,
+        high=high,
+        p=float(result.pvalue),
+        p_min=min(1.0, 2 / min(ways, n + 1)),
+        n=first.size + second.size,
+    )
+
+
+def paired(first: ArrayLike, second: ArrayLike, *, n: int = 9999, seed: int = 0) -> Comparison:
+    """Do paired seeds differ?  Sign-flip permutation test of mean(first - second), t interval.
+
+    All 2^k sign patterns of k seeds where there are at most `n`, else `n` random ones.  Raises InputError for
+    unequal lengths or fewer than 2 seeds.
+    """
+    difference = _differences(first, second)
+    result = stats.permutation_test(
+        (difference, np.zeros_like(difference)),
+        _mean_difference,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=n,
+        rng=np.random.default_rng(seed),
+    )
+    half = float(stats.t.ppf(0.975, difference.size - 1) * stats.sem(difference))
+    mean = float(difference.mean())
+    ways = 2**difference.size
+    return Comparison(
+        effect=mean,
+        low=mean - half,
+        high=mean + half,
+        p=float(result.pvalue),
+        p_min=min(1.0, 2 / min(ways, n + 1)),
+        n=int(difference.size),
+    )
+
+
+def paired_family(pairs: Mapping[str, tuple[ArrayLike, ArrayLike]], **options: Any) -> dict[str, Comparison]:
+    """`paired` for each name (task), Holm-corrected across them; `options` go to `paired`."""
+    tests = {name: paired(a, b, **options) for name, (a, b) in pairs.items()}
+    adjusted = holm([t.p for t in tests.values()])
+    return {name: replace(t, p_holm=p) for (name, t), p in zip(tests.items(), adjusted, strict=True)}
+
+
+def proportions(k_a: int, n_a: int, k_b: int, n_b: int) -> Comparison:
+    """Is the share k_a of n_a different from k_b of n_b?  Fisher's exact test, Newcombe's 1998 interval.
+
+    Raises InputError unless 0 <= k <= n and n >= 1 for both.
+    """
+    low_a, high_a = wilson(k_a, n_a)
+    low_b, high_b = wilson(k_b, n_b)
+    a, b = k_a / n_a, k_b / n_b
+    total = k_a + k_b
+    extremes = (max(0, total - n_b), min(n_a, total))
+    return Comparison(
+        effect=a - b,
+        low=a - b - math.hypot(a - low_a, high_b - b),
+        high=a - b + math.hypot(high_a - a, b - low_b),
+        p=_fisher(k_a, n_a, k_b, n_b),
+        p_min=min(_fisher(k, n_a, total - k, n_b) for k in extremes),
+        n=n_a + n_b,
+    )
+
+
+def decide(test: Comparison, expected: int, *, level: float = 0.05) -> tuple[str, str]:
+    """(result, why): does a test support an effect of sign `expected` (+1 or -1)?
+
+    Significant that way: supported; the other way: contradicted; else not enough evidence.  Holm's p is used
+    where there is one.  Raises InputError for another `expected`.
+    """
+    if expected not in (1, -1):
+        raise InputError(f"the expected sign must be 1 or -1, not {expected!r}")
+    p = test.p if test.p_holm is None else test.p_holm
+    said = f"effect {test.effect:+.3g} [{test.low:+.3g}, {test.high:+.3g}], p {p:.2g}, n {test.n}"
+    if p <= level:
+        return (SUPPORTED if test.effect * expected > 0 else CONTRADICTED), said
+    if test.p_min > level:
+        return UNDECIDED, f"{said}; this many cannot give a p below {test.p_min:.2g}"
+    return UNDECIDED, said
+
+
+def _differences(first: ArrayLike, second: ArrayLike) -> Floats:
+    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if a.ndim != 1 or a.shape != b.shape:
+        raise InputError(
+            f"paired values must be two lists of the same seeds, not shapes {a.shape} and {b.shape}"
+        )
+    if a.size < 2:
+        raise InputError(f"a test over seeds needs at least 2 of them, not {a.size}")
+    return a - b
+
+
+def _mean_difference(first: Floats, second: Floats, axis: int = -1) -> Floats:
+    return np.asarray(first.mean(axis=axis) - second.mean(axis=axis))
+
+
+def _welch(first: Floats, second: Floats) -> tuple[float, float]:
+    gap = float(first.mean() - second.mean())
+    if np.ptp(first) == 0 and np.ptp(second) == 0:
+        return gap, gap
+    interval = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    return float(interval.low), float(interval.high)
+
+
+def _fisher(k_a: int, n_a: int, k_b: int, n_b: int) -> float:
+    return float(stats.fisher_exact([[k_a, n_a - k_a], [k_b, n_b - k_b]]).pvalue)
