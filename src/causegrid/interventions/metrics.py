@@ -1,0 +1,114 @@
+"""Per-prompt metrics from the logits at the query position (MEASURES 1.4).
+
+Design: answer and foil sets are ragged, so they are padded once into index tensors (`Targets`) and every
+metric is a gather and a few reductions over the vocabulary, for many conditions at a time: logits may carry
+any number of leading axes in front of (B, V).  Every metric is unchanged when one number is added to all
+logits of a prompt; means are taken over differences and probabilities, never over logit levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from causegrid.errors import InputError
+from causegrid.tasks import PromptSet
+
+METRICS: tuple[str, ...] = ("top1", "logit_diff", "answer_prob", "answer_rank", "restricted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """Answer and foil ids of B prompts, padded: `answers` (B, A), `foils` (B, F) and their masks."""
+
+    answers: Tensor
+    answer_mask: Tensor
+    foils: Tensor
+    foil_mask: Tensor
+
+    @classmethod
+    def of(cls, prompts: PromptSet, device: torch.device | str = "cpu") -> Targets:
+        """Targets of all prompts.  Raises InputError when a prompt has no answer, or answer and foil meet."""
+        for i, (answer, foil) in enumerate(zip(prompts.answers, prompts.foils, strict=True)):
+            if len(answer) == 0:
+                raise InputError(f"prompt {i} of {prompts.task!r} has no answer: {prompts.texts[i]!r}")
+            both = np.intersect1d(answer, foil)
+            if len(both):
+                raise InputError(
+                    f"prompt {i} of {prompts.task!r} has token {int(both[0])} as answer and as foil: "
+                    f"{prompts.texts[i]!r}"
+                )
+        answers, answer_mask = _padded(prompts.answers, device)
+        foils, foil_mask = _padded(prompts.foils, device)
+        return cls(answers=answers, answer_mask=answer_mask, foils=foils, foil_mask=foil_mask)
+
+    def rows(self, index: Sequence[int] | NDArray[np.int64]) -> Targets:
+        """The targets of some prompts, in that order."""
+        pick = torch.as_tensor(np.asarray(index, dtype=np.int64), device=self.answers.device)
+        return Targets(
+            answers=self.answers[pick],
+            answer_mask=self.answer_mask[pick],
+            foils=self.foils[pick],
+            foil_mask=self.foil_mask[pick],
+        )
+
+
+def _padded(
+    sets: Sequence[NDArray[np.int64]], device: torch.device | str
+) -> tuple[Tensor, Tensor]:  # each (B, widest)
+    unique = [np.unique(np.asarray(s, dtype=np.int64)) for s in sets]
+    width = max([1, *(len(u) for u in unique)])
+    ids = np.zeros((len(unique), width), dtype=np.int64)
+    mask = np.zeros((len(unique), width), dtype=bool)
+    for i, u in enumerate(unique):
+        ids[i, : len(u)] = u
+        mask[i, : len(u)] = True
+    return torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device)
+
+
+def metric_values(logits: Tensor, targets: Targets) -> Tensor:
+    """Logits (..., B, V) at the query position -> (..., B, 5) float64, in the order of `METRICS`.
+
+    `top1`: 1 when the argmax over the vocabulary is an answer.  `logit_diff`: mean answer logit - mean foil
+    logit, NaN without foils.  `answer_prob`: probability of the answer set.  `answer_rank`: rank of the best
+    answer, 1 = top (1 + the number of tokens strictly above it).  `restricted`: 1 when the best answer is
+    strictly above the best foil, NaN without foils.  Logits that are not numbers give NaN everywhere.
+    """
+    logits = logits.float()
+    lead = logits.shape[:-1]
+    answers = logits.gather(-1, targets.answers.expand(*lead, -1))  # (..., B, A)
+    foils = logits.gather(-1, targets.foils.expand(*lead, -1))  # (..., B, F)
+    n_answers = targets.answer_mask.sum(-1)
+    n_foils = targets.foil_mask.sum(-1)
+    total = torch.logsumexp(logits, dim=-1)  # (..., B)
+    low = torch.tensor(-torch.inf, device=logits.device)
+    best_answer = torch.where(targets.answer_mask, answers, low).amax(-1)
+    best_foil = torch.where(targets.foil_mask, foils, low).amax(-1)
+
+    top = logits.argmax(-1)
+    top1 = ((targets.answers == top.unsqueeze(-1)) & targets.answer_mask).any(-1).double()
+    mean_answer = torch.where(targets.answer_mask, answers, 0.0).double().sum(-1) / n_answers
+    mean_foil = torch.where(targets.foil_mask, foils, 0.0).double().sum(-1) / n_foils  # NaN without foils
+    prob = torch.where(targets.answer_mask, (answers - total.unsqueeze(-1)).exp(), 0.0).double().sum(-1)
+    rank = 1.0 + (logits > best_answer.unsqueeze(-1)).sum(-1).double()
+    restricted = (best_answer > best_foil).double()
+    restricted = torch.where(n_foils > 0, restricted, torch.nan)
+
+    values = torch.stack([top1, mean_answer - mean_foil, prob, rank, restricted], dim=-1)
+    return torch.where(torch.isnan(total).unsqueeze(-1), torch.nan, values)
+
+
+def metrics(logits: Tensor, prompts: PromptSet) -> dict[str, NDArray[np.float64]]:
+    """Logits (B, V) of the prompts' last positions -> metric name -> (B,) values; see `metric_values`.
+
+    Raises InputError when the numbers of prompts differ.
+    """
+    if logits.ndim != 2 or logits.shape[0] != len(prompts):
+        raise InputError(f"logits of shape {tuple(logits.shape)} for {len(prompts)} prompts: give (B, V)")
+    values = metric_values(logits, Targets.of(prompts, logits.device)).cpu().numpy()
+    return {name: values[:, i] for i, name in enumerate(METRICS)}

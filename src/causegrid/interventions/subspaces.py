@@ -1,0 +1,261 @@
+"""Directions and subspaces at a block output, and what is left when they are erased (MEASURES 3.2).
+
+A subspace is a basis Q (d, r) with orthonormal columns, float32.  Erasing it around the training mean m is
+x' = m + (x - m)(I - Q Q^T); `origin` mode projects through 0.  Linear algebra is done in float64 and cast at
+the end: bases differ from orthonormal by float32 rounding only.
+
+Erasing at the output of block l needs nothing below it again: `erased_behaviour` stores that output once
+and runs only the blocks above it, for every basis.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import comb
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from causegrid.errors import InputError
+
+Mode = Literal["mean", "origin"]
+Array = Tensor | NDArray[Any]
+A = TypeVar("A", Tensor, NDArray[Any])
+
+
+def _tensor(x: Any) -> Tensor:
+    """Anything array-like -> float64 tensor on the CPU."""
+    tensor = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+    return tensor.detach().to("cpu", torch.float64)
+
+
+def _rows(x: Any) -> Tensor:
+    """(..., d) -> (N, d)."""
+    tensor = _tensor(x)
+    if tensor.ndim < 2:
+        raise InputError(f"expected activations of shape (..., d), got {tuple(tensor.shape)}")
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+def _check_rank(rank: int, most: int, what: str) -> None:
+    if not 1 <= rank <= most:
+        raise InputError(f"rank {rank} is out of range for {what}: allowed are 1 to {most}")
+
+
+def probe_directions(weight: Array, rank: int) -> Tensor:
+    """Leading `rank` directions (d, rank) of a probe's weight (C, d) in the raw feature space.
+
+    The class mean is taken out first: a vector added to all classes' weights changes no prediction.  At rank
+    C - 1 it is the full row space.  Raises InputError for a rank outside 1 .. min(C - 1, d), or one the
+    weight does not have.  MEASURES 3.2.
+    """
+    w = _tensor(weight)
+    if w.ndim != 2:
+        raise InputError(f"a probe's weight has shape (classes, d), not {tuple(w.shape)}")
+    if w.shape[0] == 1:  # one row for two classes: the other is its negative
+        w = torch.cat([-w, w]) / 2
+    _check_rank(rank, min(w.shape[0] - 1, w.shape[1]), f"a probe of {w.shape[0]} classes")
+    w = w - w.mean(0)
+    _, s, vh = torch.linalg.svd(w, full_matrices=False)
+    present = int((s > s[0] * 1e-10).sum()) if float(s[0]) > 0 else 0
+    if rank > present:
+        raise InputError(f"rank {rank} is out of range: this probe's weight has rank {present}")
+    basis: Tensor = vh[:rank].T.float().contiguous()
+    return basis
+
+
+def principal(x: Array, rank: int) -> Tensor:
+    """Leading `rank` principal components (d, rank) of activations x (..., d), around their mean."""
+    values, vectors = _spectrum(x)
+    _check_rank(rank, len(values), f"activations of width {len(values)}")
+    return vectors[:, :rank].float().contiguous()
+
+
+def _spectrum(x: Any) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (d,) descending and eigenvectors (d, d) of the covariance of x (..., d)."""
+    rows = _rows(x)
+    rows = rows - rows.mean(0)
+    values, vectors = torch.linalg.eigh(rows.T @ rows / len(rows))
+    return values.flip(0).clamp_min(0.0), vectors.flip(1)
+
+
+def random_basis(d: int, rank: int, seed: int) -> Tensor:
+    """A uniformly random subspace (d, rank): QR of a Gaussian matrix, a function of the seed."""
+    _check_rank(rank, d, f"width {d}")
+    draw = np.random.default_rng(seed).standard_normal((d, rank))
+    q, r = np.linalg.qr(draw)
+    return torch.from_numpy(q * np.sign(np.diag(r))).float()
+
+
+def removed_variance(x: Array, basis: Array) -> float:
+    """The fraction of the total variance of x (..., d) that lies in the subspace (d, r), 0..1."""
+    rows = _rows(x)
+    rows = rows - rows.mean(0)
+    total = float(rows.pow(2).sum())
+    return float((rows @ _tensor(basis)).pow(2).sum()) / total if total > 0 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchedPrincipal:
+    """Principal components matched to a subspace: `basis` (d, r), their `components` (0 = leading), the
+    variance fractions `removed` and `target`, and `mark` ("" or "variance unmatched")."""
+
+    basis: Tensor
+    components: tuple[int, ...]
+    removed: float
+    target: float
+    mark: str
+
+
+def matched_principal(x: Array, basis: Array) -> MatchedPrincipal:
+    """The equal-rank set of principal components of x whose removed variance is nearest that of `basis`.
+
+    Exhaustive up to 50 000 sets; beyond that the best contiguous window of components, improved by single
+    swaps until none helps.  Marked `variance unmatched` beyond a factor of 2 (MEASURES 3.2).
+    """
+    values, vectors = _spectrum(x)
+    rank = _tensor(basis).shape[1]
+    target = removed_variance(x, basis)
+    share = (values / values.sum()).numpy() if float(values.sum()) > 0 else values.numpy()
+    chosen = _nearest_set(share, rank, target)
+    removed = float(share[list(chosen)].sum())
+    near = 0.5 * target <= removed <= 2.0 * target
+    return MatchedPrincipal(
+        basis=vectors[:, list(chosen)].float().contiguous(),
+        components=chosen,
+        removed=removed,
+        target=target,
+        mark="" if near else "variance unmatched",
+    )
+
+
+def _nearest_set(share: NDArray[np.float64], rank: int, target: float) -> tuple[int, ...]:
+    d = len(share)
+    if comb(d, rank) <= 50_000:
+        sets = np.array(list(itertools.combinations(range(d), rank)))
+        return tuple(int(i) for i in sets[np.abs(share[sets].sum(1) - target).argmin()])
+    sums = np.convolve(share, np.ones(rank), "valid")
+    start = int(np.abs(sums - target).argmin())
+    chosen = list(range(start, start + rank))
+    while True:
+        rest = np.setdiff1d(np.arange(d), chosen)
+        miss = share[chosen].sum() - target
+        after = np.abs(miss - share[chosen][:, None] + share[rest][None, :])  # (rank, d - rank)
+        i, j = np.unravel_index(after.argmin(), after.shape)
+        if after[i, j] >= abs(miss) * (1 - 1e-9):
+            return tuple(sorted(chosen))
+        chosen[int(i)] = int(rest[j])
+
+
+def erase_from(x: A, basis: Array, mean: Array | None, mode: Mode = "mean") -> A:
+    """x (..., d) without its component in the subspace: x' = m + (x - m)(I - Q Q^T), or x(I - Q Q^T).
+
+    Same type, device and dtype as x.  Raises InputError for an unknown mode or `mean` mode without a mean.
+    """
+    if mode not in ("mean", "origin"):
+        raise InputError(f"unknown erasure mode {mode!r}: allowed are 'mean', 'origin'")
+    if mode == "mean" and mean is None:
+        raise InputError("erasing around the mean needs the mean; give it, or mode='origin'")
+    if isinstance(x, Tensor):
+        work = torch.float64 if x.dtype == torch.float64 else torch.float32
+        q = torch.as_tensor(basis).to(x.device, work)
+        y = x.to(work)
+        centred = y if mode == "origin" else y - torch.as_tensor(mean).to(x.device, work)
+        return (y - (centred @ q) @ q.T).to(x.dtype)
+    q_np = np.asarray(basis).astype(x.dtype)
+    delta = x if mode == "origin" else x - np.asarray(mean).astype(x.dtype)
+    erased: NDArray[Any] = x - (delta @ q_np) @ q_np.T
+    return erased
+
+
+class Fitted(Protocol):
+    """What `inlp` needs of a fitted probe: `weight` (C, d) in the raw feature space, held-out `accuracy`."""
+
+    weight: Any
+    accuracy: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inlp:
+    """`basis` (d, r) erased in all; `accuracies` of the fresh probe before each erasure and after the last;
+    `removed` is True when the last is at or below `until`."""
+
+    basis: Tensor
+    accuracies: tuple[float, ...]
+    removed: bool
+
+
+def inlp(x: Array, y: Array, fit: Callable[[Any, Any], Fitted], *, until: float, max_iter: int = 20) -> Inlp:
+    """Iterative null-space projection (Ravfogel et al. 2020): fit a probe, erase its row space, repeat until
+    a fresh probe's accuracy is `until` or less (the majority rate), or `max_iter` erasures were made.
+
+    `fit(x, y)` is given erased activations (N, d), numpy float32, around the mean, and does its own held-out
+    split.  Raises InputError for max_iter < 1.
+    """
+    if max_iter < 1:
+        raise InputError(f"max_iter {max_iter} is out of range: at least 1")
+    rows = _rows(x)
+    mean = rows.mean(0)
+    labels = np.asarray(y.cpu() if isinstance(y, Tensor) else y).reshape(-1)
+    basis = torch.zeros(rows.shape[1], 0, dtype=torch.float64)
+    erased = rows
+    probe = fit(erased.float().numpy(), labels)
+    accuracies = [float(probe.accuracy)]
+    while accuracies[-1] > until and len(accuracies) <= max_iter and basis.shape[1] < rows.shape[1]:
+        basis = _extended(basis, _tensor(probe.weight))
+        erased = rows - (rows - mean) @ basis @ basis.T
+        probe = fit(erased.float().numpy(), labels)
+        accuracies.append(float(probe.accuracy))
+    return Inlp(basis=basis.float(), accuracies=tuple(accuracies), removed=accuracies[-1] <= until)
+
+
+def _extended(basis: Tensor, weight: Tensor) -> Tensor:
+    """The basis with the class-centred row space of `weight` (C, d) added, orthonormal columns."""
+    w = weight if weight.shape[0] == 1 else weight - weight.mean(0)
+    w = w - (w @ basis) @ basis.T
+    _, s, vh = torch.linalg.svd(w, full_matrices=False)
+    keep = vh[s > max(float(s[0]) * 1e-6, 1e-12)].T
+    extended: Tensor = torch.linalg.qr(torch.cat([basis, keep], 1))[0]
+    return extended
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leace:
+    """An affine eraser x' = x - (x - bias) right^T left^T, usable as the function of an edit at (..., d)."""
+
+    left: Tensor
+    right: Tensor
+    bias: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (..., d) -> x', same device and dtype."""
+        left, right, bias = (t.to(x.device, torch.float32) for t in (self.left, self.right, self.bias))
+        y = x.float()
+        return (y - ((y - bias) @ right.T) @ left.T).to(x.dtype)
+
+
+def leace(x: Array, y: Array) -> Leace:
+    """Least-squares concept erasure (Belrose et al. 2023) of the classes y (N,) from x (N, d).
+
+    After it no linear probe on the same data beats the majority.  Fitted by `concept-erasure`, the authors'
+    own, without shrinkage so that the guarantee is exact on the data given.
+    """
+    from concept_erasure import LeaceFitter
+
+    rows = _rows(x)
+    labels = torch.as_tensor(np.asarray(y.cpu() if isinstance(y, Tensor) else y)).reshape(-1).long()
+    if len(labels) != len(rows):
+        raise InputError(f"{len(rows)} activations but {len(labels)} labels")
+    classes, index = torch.unique(labels, return_inverse=True)
+    if len(classes) < 2:
+        raise InputError("only one class among the labels: nothing to erase")
+    one_hot = torch.nn.functional.one_hot(index, len(classes)).to(rows.dtype)
+    fitter = LeaceFitter(rows.shape[1], len(classes), dtype=rows.dtype, shrinkage=False)
+    fitter.update(rows, one_hot)
+    eraser = fitter.eraser
+    return Leace(left=eraser.proj_left.float(), right=eraser.proj_right.float(), bias=eraser.bias.float())
