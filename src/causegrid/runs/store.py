@@ -1,0 +1,343 @@
+"""A run on disk, and how to read it: all that `report` needs, without torch and without the study.
+
+    run.json                study, version, where its code is, resolved config, cells {id: config}
+    cells/<id>/cell.json    the cell's manifest; next to it the files of its finished stages
+    claims.json, tables/    written when the grid ends, from finished cells only
+
+A file counts when the manifest lists it, with the size and digest it was written with; the manifest is
+written last.  So a killed process leaves the state before its stage, and a damaged file takes back the stage
+that wrote it and the stages after it, with a message, until the next run computes them again.
+Reading never writes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from causegrid.errors import InputError
+from causegrid.runs import files, lock
+from causegrid.runs.cells import expand, label
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Status = Literal["pending", "running", "interrupted", "done", "failed"]
+RUN, CELL, CELLS, CLAIMS, TABLES = "run.json", "cell.json", "cells", "claims.json", "tables"
+LOCK = ".lock"
+KEYS = ("cell", "task", "model", "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellRecord:
+    """One cell as it is on disk.  `stages`, `files` hold what is finished and undamaged."""
+
+    id: str
+    config: dict[str, Any]
+    status: Status
+    path: Path
+    stages: dict[str, float] = field(default_factory=dict)  # finished stage -> seconds
+    stage_names: tuple[str, ...] = ()  # all stages, in order; empty until the cell was started
+    facts: dict[str, Any] = field(default_factory=dict)
+    error: str = ""  # one line; "" unless failed
+    traceback: str = ""
+    message: str = ""  # what is wrong with the files, or who is computing the cell
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> stage, bytes, sha256
+    manifest: dict[str, Any] = field(default_factory=dict)  # cell.json as read
+
+    @property
+    def label(self) -> str:
+        """`dyck mamba seed 0`."""
+        return label(self.config)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the finished stages."""
+        return float(sum(self.stages.values()))
+
+    def tables(self) -> list[str]:
+        """Names of the tables of finished stages."""
+        return sorted(name.removesuffix(".parquet") for name in self.files if name.endswith(".parquet"))
+
+    def table(self, name: str) -> pd.DataFrame | None:
+        """The table, or None when no finished stage saved it; one that cannot be read warns and is None."""
+        import pandas as pd
+
+        path = self.find(f"{name}.parquet")
+        if path is None:
+            return None
+        try:
+            return pd.read_parquet(path)
+        except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
+            warnings.warn(
+                f"cell {self.id}: {path.name} cannot be read ({files.first_line(error)})", stacklevel=2
+            )
+            return None
+
+    def find(self, name: str) -> Path | None:
+        """The path of a file (or folder of files) of a finished stage."""
+        known = name in self.files or any(f.startswith(f"{name}/") for f in self.files)
+        return self.path / name if known else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run folder: its study, its resolved config and its cells."""
+
+    folder: Path
+    study: str
+    version: int
+    code: str  # "module:Class" of the study
+    config: dict[str, Any]
+    configs: dict[str, dict[str, Any]]  # cell id -> config, in grid order
+
+    def cells(self, *, verify: bool = False) -> list[CellRecord]:
+        """Every cell of the grid, in order; with `verify` every byte is checked against its digest."""
+        return [self.cell(id, verify=verify) for id in self.configs]
+
+    def cell(self, id: str, *, verify: bool = False) -> CellRecord:
+        """One cell.  Raises InputError for an id that is not in the grid."""
+        if id not in self.configs:
+            raise InputError(f"unknown cell {id!r}: {self.folder} has {', '.join(self.configs)}")
+        return read_cell(self.folder, id, self.configs[id], verify=verify)
+
+    def claims(self) -> list[dict[str, Any]]:
+        """The claims written when the grid last ended; empty before."""
+        value, why = files.read_value(self.folder / CLAIMS)
+        if why:
+            warnings.warn(f"{why}: run the study again to write it anew", stacklevel=2)
+        return value if isinstance(value, list) else []
+
+
+def create(out: Path | str, study: Any, config: Any, cells: Sequence[Any]) -> Run:
+    """Make `out` the run folder of this study (or go on with it) and write `run.json`.
+
+    The same study with a changed grid reuses its cells.  Raises InputError, with nothing written, when `out`
+    is a file, cannot be written, belongs to another study, or holds something that is no run.
+    """
+    folder = Path(out)
+    configs = expand(study, cells)
+    check_folder(folder, study.name)
+    resolved = config.model_dump(mode="json") if hasattr(config, "model_dump") else dict(config)
+    manifest = {
+        "study": study.name,
+        "version": study.version,
+        "code": code_of(study),
+        "config": resolved,
+        "cells": configs,
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if files.read_json(folder / RUN)[0] != files.plain(manifest):
+            if files.read_json(folder / RUN)[1]:
+                files.keep_corrupt(folder, RUN)
+            files.write_json(folder / RUN, manifest)
+        (folder / CELLS).mkdir(exist_ok=True)
+    except OSError as error:
+        raise files.no_folder(folder, error) from error
+    return open_run(folder)
+
+
+def code_of(study: Any) -> str:
+    """Where a worker finds the study: "module:Class"."""
+    return f"{type(study).__module__}:{type(study).__qualname__}"
+
+
+def check_folder(folder: Path, study: str) -> None:
+    """Raises InputError unless `folder` is free or a run of `study`; writes nothing."""
+    try:
+        present = sorted(entry.name for entry in folder.iterdir())
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        what = "is a file" if folder.is_file() else "is below a file"
+        raise InputError(f"cannot write a run to {str(folder)!r}: it {what}; name another folder") from None
+    except OSError as error:
+        raise files.no_folder(folder, error) from error
+    if not [name for name in present if not name.startswith(f".{RUN}.")]:
+        return
+    if RUN not in present:
+        raise InputError(
+            f"{str(folder)!r} is not empty and is not a run (no {RUN}): name a new folder with --out"
+        )
+    found, _ = files.read_json(folder / RUN)
+    owner = found.get("study") if found else _study_of_cells(folder)
+    if owner not in (study, None):
+        raise InputError(
+            f"{str(folder)!r} is a run of study {owner!r}, not {study!r}: name another folder with --out"
+        )
+
+
+def _study_of_cells(folder: Path) -> str | None:
+    for path in sorted((folder / CELLS).glob(f"*/{CELL}")):
+        found, _ = files.read_json(path)
+        if found and found.get("study"):
+            return str(found["study"])
+    return None
+
+
+def open_run(folder: Path | str) -> Run:
+    """Read `run.json`.  Raises InputError when `folder` is no run or its `run.json` cannot be read."""
+    folder = Path(folder)
+    path = folder / RUN
+    found, why = files.read_json(path)
+    if found is None:
+        reason = why or ("no run.json in it" if folder.is_dir() else "no such folder")
+        raise InputError(f"{str(folder)!r} is not a run: {reason}; `causegrid run` makes one")
+    try:
+        return Run(
+            folder=folder,
+            study=str(found["study"]),
+            version=int(found["version"]),
+            code=str(found["code"]),
+            config=dict(found["config"]),
+            configs={str(id): dict(config) for id, config in found["cells"].items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{str(folder)!r} is not a run of this causegrid: run.json lacks {error}") from None
+
+
+def read_cell(folder: Path, id: str, config: dict[str, Any], *, verify: bool = False) -> CellRecord:
+    """One cell of the run in `folder`, whether or not its grid lists it."""
+    path = folder / CELLS / id
+    owner = lock.holder(path / LOCK)
+    live = f"computed by {owner}" if owner else ""
+    found, why = files.read_json(path / CELL)
+    if found is None:
+        kept = f"{why}: the cell starts again" if why else ""
+        return CellRecord(
+            id=id, config=config, path=path, status="running" if owner else "pending", message=kept or live
+        )
+    stages = {str(k): float(v) for k, v in _mapping(found, "stages").items()}
+    listed = {str(k): dict(v) for k, v in _mapping(found, "files").items() if v.get("stage") in stages}
+    names = tuple(str(s) for s in found.get("stage_names") or stages)
+    listed, stages, message = _undamaged(path, listed, stages, names, verify)
+    status = _status(str(found.get("status")), bool(owner), bool(message))
+    error = _mapping(found, "error")
+    return CellRecord(
+        id=id,
+        config=config,
+        path=path,
+        status=status,
+        stages=stages,
+        stage_names=names,
+        facts=dict(_mapping(found, "facts")),
+        error=str(error.get("line", "")) if status == "failed" else "",
+        traceback=str(error.get("traceback", "")) if status == "failed" else "",
+        message=message or (live if status == "running" else ""),
+        files=listed,
+        manifest=found,
+    )
+
+
+def _mapping(found: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = found.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _status(written: str, owned: bool, damaged: bool) -> Status:
+    if owned:
+        return "running"
+    if damaged or written not in ("done", "failed"):
+        return "interrupted"
+    return "done" if written == "done" else "failed"
+
+
+def _undamaged(
+    path: Path,
+    listed: dict[str, dict[str, Any]],
+    stages: dict[str, float],
+    names: tuple[str, ...],
+    verify: bool,
+) -> tuple[dict[str, dict[str, Any]], dict[str, float], str]:
+    """Without the stage of the first damaged file and the stages after it, which may have read it."""
+    wrong = {
+        name: why for name, info in listed.items() if (why := files.damage(path / name, info, verify=verify))
+    }
+    if not wrong:
+        return listed, stages, ""
+    order = {name: i for i, name in enumerate(names)}
+    first = min(order.get(str(listed[name].get("stage")), 0) for name in wrong)
+    stages = {name: seconds for name, seconds in stages.items() if order.get(name, 0) < first}
+    again = ", ".join(names[first:])
+    message = f"{'; '.join(wrong.values())}: stages to compute again: {again}"
+    return {k: v for k, v in listed.items() if v.get("stage") in stages}, stages, message
+
+
+def combine(run: Run, *, csv: bool = False) -> list[Path]:
+    """Write `tables/<name>.parquet` (and `.csv`): each table over all finished cells, keys in front.
+
+    Keys are `cell, task, model, seed`; a table's own column of such a name is kept as `<name>_in_table`.
+    Lists become JSON text in CSV.  Tables no finished cell has are removed: the folder is derived.
+    Raises InputError when a column has irreconcilable types in two cells; every other table is written.
+    """
+    import pyarrow as pa
+
+    done = [cell for cell in run.cells() if cell.status == "done"]
+    folder = run.folder / TABLES
+    folder.mkdir(exist_ok=True)
+    written: list[Path] = []
+    problems: list[str] = []
+    for name in sorted({table for cell in done for table in cell.tables()}):
+        parts = [part for cell in done if (part := _keyed(cell, name)) is not None]
+        try:
+            whole = pa.concat_tables(parts, promote_options="permissive").to_pandas()
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            problems.append(f"table {name!r} cannot be joined over cells: {files.first_line(error)}")
+            continue
+        path = folder / f"{name}.parquet"
+        files.write_table(path, whole)
+        written.append(path)
+        if csv:
+            written.append(path.with_suffix(".csv"))
+            _write_csv(written[-1], whole)
+    for stale in {p for p in folder.iterdir() if p.suffix in (".parquet", ".csv")} - set(written):
+        stale.unlink(missing_ok=True)
+    if problems:
+        raise InputError("\n".join(problems))
+    return written
+
+
+def _keyed(cell: CellRecord, name: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = cell.find(f"{name}.parquet")
+    if path is None:
+        return None
+    table = pq.read_table(path).replace_schema_metadata(None)
+    table = table.rename_columns([f"{c}_in_table" if c in KEYS else c for c in table.column_names])
+    keys = {"cell": cell.id, **{k: cell.config.get(k) for k in KEYS[1:]}}
+    for at, (key, value) in enumerate(keys.items()):
+        table = table.add_column(at, key, pa.repeat(pa.scalar(value), len(table)))
+    return table
+
+
+def _write_csv(path: Path, table: pd.DataFrame) -> None:
+    import json
+
+    def text(value: Any) -> Any:
+        return (
+            json.dumps(files.plain(value))
+            if hasattr(value, "__len__") and not isinstance(value, str)
+            else value
+        )
+
+    flat = table.copy()
+    for column in [c for c, kind in flat.dtypes.items() if kind == "object"]:
+        flat[column] = flat[column].map(text)
+    files.write_aside(path, lambda aside: flat.to_csv(aside, index=False))
+
+
+def clear(path: Path, *, leftovers_of: str = ".stage-") -> None:
+    """Remove what a killed worker left half-written in a cell's folder."""
+    for entry in path.iterdir():
+        if entry.name.startswith(leftovers_of):
+            shutil.rmtree(entry)
+        elif entry.name.startswith(".") and entry.name.endswith(".tmp"):
+            os.unlink(entry)
