@@ -36,7 +36,7 @@ def capture(
 
     Raises InputError for a site the model does not have, InterventionError when a site was never reached.
     """
-    spots = [require(model, spot) for spot in sites(where)]
+    spots = list(dict.fromkeys(require(model, spot) for spot in sites(where)))
     found: dict[str, Tensor] = {}
     states: dict[str, list[Tensor]] = {}
     stack = blocks(model)

@@ -54,7 +54,7 @@ def select(value: Tensor, spot: Site, entry: Place, block: nn.Module, n_heads: i
         value = value[..., entry.columns(block)]
     if entry.heads:
         width = value.shape[-1]
-        if width % n_heads:
+        if not n_heads or width % n_heads:
             raise InputError(
                 f"{spot}: a projection input of width {width} does not split into {n_heads} heads"
             )

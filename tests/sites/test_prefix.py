@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from site_models import OURS, hf, ours, output, tokens, traces
+
+import tiny
+from causegrid.errors import InputError, InterventionError
+from causegrid.models.record import Model
+from causegrid.sites import capture, edit, skip_blocks, zero
+
+EVERY = [*tiny.CONFIGS, *(f"our {name}" for name in OURS)]
+
+
+def get(name: str) -> Model:
+    return ours(name.removeprefix("our ")) if name.startswith("our ") else hf(name)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_reuse_is_bit_identical_at_every_boundary(name: str) -> None:
+    model = get(name)
+    ids = tokens(model)
+    clean, found = output(model, ids), traces(model)
+    last = model.n_layers
+    stored = capture(model, ids, [*(f"L{i}.resid_pre" for i in range(last)), f"L{last - 1}.resid_post"])
+    wrong = torch.zeros_like(ids) + 3
+    for upto, residual in enumerate(stored.values()):
+        with skip_blocks(model, upto, residual):
+            assert torch.equal(output(model, wrong), clean)  # the stored residual is all it reads
+    assert traces(model) == found
+    assert torch.equal(output(model, ids), clean)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_reuse_below_an_edit_equals_the_full_run(name: str) -> None:
+    model = get(name)
+    ids = tokens(model)
+    residual = capture(model, ids, "L1.resid_pre")["L1.resid_pre"]
+    kind = "z[1]" if model.n_heads else "resid_post@-1"
+    with edit(model, zero(f"L1.{kind}")):
+        full = output(model, ids)
+    with skip_blocks(model, 1, residual), edit(model, zero(f"L1.{kind}")) as log:
+        assert torch.equal(output(model, ids), full)
+    assert log.total == 1
+
+
+def test_skipped_blocks_are_not_run() -> None:
+    model = hf("llama")
+    ids = tokens(model)
+    residual = capture(model, ids, "L1.resid_pre")["L1.resid_pre"]
+    ran: list[int] = []
+    handles = [
+        model.module.get_submodule(f"model.layers.{i}.mlp").register_forward_hook(
+            lambda *_, i=i: ran.append(i)
+        )
+        for i in range(2)
+    ]
+    with skip_blocks(model, 1, residual):
+        output(model, ids)
+    for handle in handles:
+        handle.remove()
+    assert ran == [1]
+
+
+def test_left_padding_and_a_users_own_forward() -> None:
+    model = hf("gpt2")
+    ids = tokens(model)
+    mask = torch.tensor([[0] * pad + [1] * (9 - pad) for pad in (0, 2, 4)])
+    extra = {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
+    clean = output(model, ids, **extra)
+    residual = capture(model, ids, "L1.resid_pre", mask=mask)["L1.resid_pre"]
+    block = model.module.get_submodule("transformer.h.0")
+    own = block.forward
+    block.forward = own
+    with skip_blocks(model, 1, residual):
+        assert torch.equal(output(model, ids, **extra), clean)
+    assert vars(block).pop("forward") == own
+
+
+def test_mistakes_are_named() -> None:
+    model = hf("llama")
+    ids = tokens(model)
+    residual = torch.zeros(3, 9, 32)
+    for upto in (-1, 3):
+        with pytest.raises(InputError, match="2 layers"), skip_blocks(model, upto, residual):
+            pass
+    for upto in (0, 1):
+        with (
+            pytest.raises(InputError, match=r"\(3, 9, 32\).*\(3, 8, 32\)"),
+            skip_blocks(model, upto, residual),
+        ):
+            output(model, ids[:, :8])
+    with pytest.raises(InterventionError), skip_blocks(model, 1, residual):
+        pass
+    with pytest.raises(KeyError), skip_blocks(model, 1, residual):
+        raise KeyError
+    assert "forward" not in vars(model.module.get_submodule("model.layers.0"))
