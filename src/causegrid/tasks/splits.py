@@ -32,7 +32,7 @@ Propose = Callable[[np.random.Generator, int], Ints]
 
 def stream(seed: int | Sequence[int], key: int) -> np.random.Generator:
     """The random stream of (seed, key).  Raises InputError unless seeds are integers >= 0."""
-    parts = [seed] if isinstance(seed, (int, np.integer)) else list(seed)
+    parts = list(seed) if isinstance(seed, Sequence) else [seed]
     if not parts or any(not isinstance(p, (int, np.integer)) or p < 0 for p in parts):
         raise InputError(f"not a seed: {seed!r}; allowed are an integer >= 0 or a sequence of them")
     words = [len(parts)]
