@@ -226,8 +226,9 @@ def noise_floor(model: Model, ragged: Sequence[Any], *, batch_size: int = 32, re
 
 
 def fingerprint(model: Model, n: int = 8) -> list[float]:
-    """A few last-position logits on a fixed token sequence: equal weights on equal software give equal
-    numbers, so a manifest can tell whether a model is the one it names."""
+    """A few last-position logits on a fixed token sequence: a manifest can tell by them whether a model is
+    the one it names.  Compare to about 1e-4: the same weights elsewhere in memory differ in the last bit.
+    """
     ids = (torch.arange(12) * 7 + 1) % model.n_tokens  # (12,)
     row = logits(model, ids[None], last=True)[0].cpu()
     picks = torch.linspace(0, model.n_out - 1, min(n, model.n_out)).long()

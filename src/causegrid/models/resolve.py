@@ -46,7 +46,7 @@ def model(
     folder = Path(text).expanduser()
     if folder.is_file():
         raise InputError(f"model {text!r} is a file: give the folder that holds it")
-    if folder.is_dir():
+    if text and folder.is_dir():
         if (folder / "cell.json").is_file() and not (folder / "model.json").is_file():
             return _of_cell(folder, dtype=dtype, device=device)
         if (folder / "model.json").is_file():
