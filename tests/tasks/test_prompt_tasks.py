@@ -217,7 +217,7 @@ def test_templates():
 
 
 def test_a_template_that_glues_words_leaves_nothing():
-    bpe = KINDS["byte-bpe"]()
+    bpe = byte_bpe(WORDS)  # names are single tokens after a space only
     glued = "Mc{A} and Mc{B} went to the {place}, {S} gave a {object} to"
     with pytest.raises(InputError, match=r"no usable prompt; the first: prompt 'Mc.*position 'IO' .* tokens"):
         task("ioi", templates=glued).prompts(bpe, 10)
