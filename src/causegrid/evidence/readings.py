@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ SLACK = 1e-9  # comparisons with a threshold: what differs by less is equal
 NEEDED = ("group", "heads", "metric", "baseline", "ablated", "effect")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Measured:
     """One row of an effects table: `values` and `clean` (n,) per prompt, empty when the table has none."""
 
@@ -52,7 +52,7 @@ class Measured:
     prompts: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Reading:
     """A measured effect and its null."""
 
@@ -214,9 +214,15 @@ def _missing(cell: Any) -> bool:
     return cell is None or (isinstance(cell, float) and math.isnan(cell))
 
 
+@lru_cache(maxsize=65536)
+def _head(text: str | Head) -> Head:
+    return headnames.head(text)
+
+
 def head_set(given: str | Iterable[str | Head]) -> tuple[Head, ...]:
     """Heads sorted, each once."""
-    return tuple(sorted(headnames.heads(given)))
+    parts = [p for p in given.split(",") if p.strip()] if isinstance(given, str) else given
+    return tuple(sorted({_head(p) for p in parts}))
 
 
 def shape(heads: Iterable[Head]) -> frozenset[tuple[int, int]]:
