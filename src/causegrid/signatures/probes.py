@@ -1,10 +1,13 @@
 """The linear probe: multinomial logistic regression on frozen hidden states (MEASURES 2.1).
 
 scikit-learn lbfgs, L2 with C = 1, features standardised on the training split in float32: the fastest of the
-solvers tried at equal accuracy.  It stops at a gradient of 2e-4 or after 200 iterations: on synthetic states
-(12k x 128, 2 to 11 classes) accuracy was within 0.2 percentage points of a fit to 1e-6, at a third of its
-time; 1e-3 lost 0.6.  The fitted plane is taken back to *raw* feature space, where erasure needs it: for labels
-of two classes too the weight has one row per class.
+solvers tried at equal accuracy.  It stops at a gradient of 2e-4 or after 100 iterations.  Measured against
+fits to 1e-6: on a GRU trained on S3 (9,600 x 128, 6 and 2 classes) the same accuracy to 0.1 percentage
+points in 10 iterations and a third of the time; on synthetic states within 0.2; on control labels, which can
+only be memorised, about 0.5 below in a quarter of the time.  A gradient of 1e-3 lost 0.6.
+
+The fitted plane is taken back to *raw* feature space, where erasure needs it: for labels of two classes too
+the weight has one row per class.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from causegrid.errors import InputError
 
 Floats32 = NDArray[np.float32]
 Ints = NDArray[np.int64]
-MAX_ITER = 200
+MAX_ITER = 100
 TOLERANCE = 2e-4
 
 
