@@ -435,6 +435,18 @@ def test_progress_tells_cells_and_stages(tmp_path, log):
     assert (1, 2, "a m seed 0: second steps") in told and (3, 3, "a m seed 0: stages") in told
 
 
+def test_a_cell_another_run_took_out_of_the_grid_fails_by_name(tmp_path, log):
+    from causegrid.runs.engines import Options
+    from causegrid.runs.execute import execute
+
+    out = tmp_path / "run"
+    inline(fake(log, "a"), out)
+    gone = one(out).id
+    inline(fake(log, "b"), out)
+    finished = execute(out, gone, Options(code="runs_fake_study:Fake"), lambda *news: None)
+    assert finished.how == "failed" and f"cell {gone!r} is not in the grid" in finished.line
+
+
 def test_failures_of_this_call_are_not_tried_twice_by_a_second_worker(tmp_path, log):
     from causegrid.runs.engines import Options
     from causegrid.runs.execute import execute

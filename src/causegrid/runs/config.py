@@ -152,6 +152,7 @@ class Source:
                 at[step_key] = value
             elif isinstance(at, dict) and at.get(step_key) is None:
                 at[step_key] = {}
+                self.marks.setdefault(key, f"--set {override}")
             at = at[step_key]
         self.marks = {k: m for k, m in self.marks.items() if k[: len(key)] != key}
         self.marks[key] = f"--set {override}"

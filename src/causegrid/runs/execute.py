@@ -38,7 +38,7 @@ def execute(folder: Path, id: str, options: Options, report: Report) -> Finished
     """Fill one cell of the run in `folder`; returns how it ended, never raises but for an interrupt."""
     try:
         run = store.open_run(folder)
-        path = run.folder / store.CELLS / id
+        path = run.cell(id).path
         path.mkdir(parents=True, exist_ok=True)
         lock = Lock(path / store.LOCK)
         if not lock.acquire():

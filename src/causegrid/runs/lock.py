@@ -2,23 +2,29 @@
 
 The file holds pid, a digest of the host's name, and the process' own start time.  On the same host a lock
 is stale when that process is gone (or is a zombie, or its number was given to another process); elsewhere
-when nobody has touched it for `STALE_S`: the holder touches it every `BEAT_S`.  A stale lock is renamed
-before it is taken, and put back if it turned out to be somebody's fresh one, so two takers cannot both win.
+when nobody has touched it for `STALE_S`: the holder touches it every `BEAT_S`.  Takers on one machine queue
+at the folder (flock), so of those who find a stale lock one wins.  Takers on different machines cannot queue
+on every file system: there a stale lock is renamed first, and put back if it turned out to be a fresh one.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
 import platform
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 BEAT_S = 20.0
 STALE_S = 300.0
 UNREADABLE_S = 10.0  # a lock without content is one being written, or its writer died
+CANNOT_QUEUE = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # as NFS answers
 
 
 def _host() -> str:
@@ -40,6 +46,21 @@ def _born(pid: int) -> str | None:
     except PermissionError:
         return ""
     return "" if not Path("/proc/self/stat").exists() else None
+
+
+@contextmanager
+def _queue(folder: Path) -> Iterator[None]:
+    """One at a time on this machine, where the file system can lock a folder."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in CANNOT_QUEUE:
+                raise
+        yield
+    finally:
+        os.close(handle)
 
 
 def holder(path: Path) -> str:
@@ -83,7 +104,7 @@ class Lock:
     def acquire(self, *, wait_s: float = 0.0) -> bool:
         """Take the lock, waiting at most `wait_s` seconds; False when somebody alive holds it."""
         until = time.monotonic() + wait_s
-        while not (self._create() or (self._clear_stale() and self._create())):
+        while not self._take():
             if time.monotonic() >= until:
                 return False
             time.sleep(0.05)
@@ -99,6 +120,10 @@ class Lock:
                 self.path.unlink()
         except FileNotFoundError:
             return
+
+    def _take(self) -> bool:
+        with _queue(self.path.parent):
+            return self._create() or (self._clear_stale() and self._create())
 
     def _create(self) -> bool:
         try:

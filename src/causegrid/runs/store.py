@@ -103,7 +103,9 @@ class Run:
     def cell(self, id: str, *, verify: bool = False) -> CellRecord:
         """One cell.  Raises InputError for an id that is not in the grid."""
         if id not in self.configs:
-            raise InputError(f"unknown cell {id!r}: {self.folder} has {', '.join(self.configs)}")
+            raise InputError(
+                f"cell {id!r} is not in the grid of {str(self.folder)!r}: see `causegrid status`"
+            )
         return read_cell(self.folder, id, self.configs[id], verify=verify)
 
     def claims(self) -> list[dict[str, Any]]:

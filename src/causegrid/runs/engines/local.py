@@ -29,6 +29,7 @@ from causegrid.errors import InputError
 from causegrid.runs.engines.base import Engine, Finished, Options, Report, engines
 from causegrid.runs.execute import execute, give_up
 
+START_S = 300.0  # a worker that has not started by then, beyond its timeout, never will
 GRACE_S = 10.0  # from SIGTERM to SIGKILL when the run is interrupted
 TELL_EVERY_S = 0.1
 PRELOAD = ("torch", "pandas", "causegrid.runs.execute")  # loaded once, for all workers
@@ -74,7 +75,8 @@ class _Slot:
     id: str
     process: Any
     pipe: Connection
-    deadline: float
+    timeout: float
+    deadline: float  # on the clock of time.monotonic()
     open: bool = True
     finished: Finished | None = None
     late: bool = False
@@ -90,8 +92,10 @@ def _start(mp: Any, folder: Path, id: str, options: Options, threads: int) -> _S
     with _pools(threads), _without_main():
         process.start()
     theirs.close()
-    deadline = time.monotonic() + options.timeout if options.timeout else float("inf")
-    return _Slot(id=id, process=process, pipe=ours, deadline=deadline)
+    timeout = options.timeout or float("inf")
+    return _Slot(
+        id=id, process=process, pipe=ours, timeout=timeout, deadline=time.monotonic() + START_S + timeout
+    )
 
 
 def _listen(active: Sequence[_Slot], report: Report) -> None:
@@ -110,7 +114,9 @@ def _read(slot: _Slot, report: Report | None) -> None:
     try:
         while slot.open and slot.pipe.poll():
             message = slot.pipe.recv()
-            if isinstance(message, Finished):
+            if message is None:
+                slot.deadline = time.monotonic() + slot.timeout
+            elif isinstance(message, Finished):
                 slot.finished = message
                 slot.deadline = time.monotonic() + GRACE_S  # to leave
             elif report is not None:
@@ -165,6 +171,7 @@ def _work(pipe: Connection, folder: Path, id: str, options: Options, threads: in
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.dup2(2, 1)  # stdout belongs to the parent's result
     _pin(threads)
+    pipe.send(None)  # the cell's time starts now, not while the fork server loads torch
     told = 0.0
 
     def report(_: str, done: int, total: int, what: str) -> None:
