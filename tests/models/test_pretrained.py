@@ -119,6 +119,13 @@ def test_no_tokenizer_is_none_and_never_an_empty_one(loaded, family):
         require_tokenizer(loaded(family))
 
 
+@pytest.mark.parametrize("family", ["gpt2", "mamba"])
+def test_a_tokenizer_without_words_is_none(copied, family):
+    folder = copied(family)
+    (folder / "tokenizer_config.json").write_text("{}")
+    assert model(folder).tokenizer is None
+
+
 def test_broken_tokenizer_is_named(copied):
     folder = copied("llama")
     (folder / "tokenizer.json").write_text("{")
