@@ -2,9 +2,10 @@
 (MEASURES 3.4).
 
 recovery = mean(LD_patched - LD_corrupt) / mean(LD_clean - LD_corrupt), a ratio of means over pairs, not
-clipped, with LD = logit(clean label) - logit(corrupt label) at the readout.  Pairs whose denominator is under 0.5
-logits are left out and counted.  Cells whose answer is known without a model are marked `by construction`:
-the last block's output, positions behind the readout, and positions before the two sequences differ.
+clipped, with LD = logit(clean label) - logit(corrupt label) at the readout.  Pairs whose denominator is under
+0.5 logits are left out and counted.  Cells whose answer is known without a model are marked
+`by construction`: the last block's output, a whole residual, positions behind the readout, and positions
+before the two sequences differ.
 
 Blocks below the patched one are not run again: their corrupted output is stored once.
 """
@@ -64,6 +65,9 @@ def patch_recovery(
     n, length = first.shape
     if not -length <= readout < length:
         raise InputError(f"readout {readout} is out of range: the sequences have {length} tokens")
+    for spot in spots:
+        if spot.position is not None and not -length <= spot.position < length:
+            raise InputError(f"position {spot.position} of {spot} is out of range: there are {length} tokens")
     labels = [torch.as_tensor(np.asarray(v)).to(model.device) for v in (clean_labels, corrupt_labels)]
     if any(v.shape != (n,) for v in labels):
         raise InputError(f"labels at the readout have shape (B,) = ({n},), one per pair")

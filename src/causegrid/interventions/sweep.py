@@ -298,7 +298,8 @@ class Planner:
             logits = self._forward(group.tokens)
         if record and len(residuals) != self.model.n_layers - 1:
             raise InterventionError(
-                f"{self.model.name}: {len(residuals) + 1} of {self.model.n_layers} blocks ran in the clean pass"
+                f"{self.model.name}: {len(residuals) + 1} blocks ran in the clean pass instead of "
+                f"{self.model.n_layers}"
             )
         return self._values(logits, group.index), residuals
 
