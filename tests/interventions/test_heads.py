@@ -183,7 +183,7 @@ def test_an_effect_of_exactly_zero_is_flagged(wrapped, make_prompts):
     model = wrapped(module, "llama")
     table = ablate_heads(model, make_prompts(6), {"dead": ["L1H1"], "live": ["L1H2"]}, mode="zero", stack=1)
     assert set(table[table.group == "dead"].flag) == {"exactly zero"}
-    assert table[(table.group == "live") & (table.metric == "logit_diff")].flag.item() == ""
+    assert set(table[table.group == "live"].flag) == {""}  # top1 may not move, the margin does
 
 
 @pytest.mark.parametrize("stack", [1, 2, None])

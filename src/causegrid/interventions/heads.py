@@ -1,9 +1,8 @@
 """Head ablation: what removing attention heads does to a task, prompt by prompt (MEASURES 3.1).
 
 Site: `z`, the head's slice of the input of the attention output projection, at every position, all heads of
-a group at once.  `zero` sets it to 0, `mean` to its mean over a held-out reference batch of the same task
-(per position when every prompt, evaluated or reference, has the same length; over all positions otherwise),
-`resample` to the value it has, position by position, on another prompt of the same length.
+a group at once.  `zero` sets it to 0, `mean` to its mean over a held-out reference batch of the same task,
+`resample` to the value it has, position by position, on another prompt of the same length (`reference.py`).
 
 An `Ablator` holds what all groups of one (model, prompts) share: the planner with its clean pass and the
 reference.  All modes run on the same prompts, so they can be compared prompt by prompt.
@@ -11,13 +10,11 @@ reference.  All modes run on the same prompts, so they can be compared prompt by
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,16 +23,14 @@ from causegrid.evidence.effects import bootstrap_mean
 from causegrid.headnames import head, head_name
 from causegrid.interventions.groups import Group, check_heads, require_heads
 from causegrid.interventions.metrics import METRICS
+from causegrid.interventions.reference import MODES, Mode, Replacements
 from causegrid.interventions.sweep import Condition, Planner
 from causegrid.interventions.text import token_loss, windows
 from causegrid.models.record import Model
 from causegrid.sites.address import Site
-from causegrid.sites.capture import capture
 from causegrid.sites.edit import Edit
 from causegrid.tasks import PromptSet, PromptTask
 
-Mode = Literal["zero", "mean", "resample"]
-MODES: tuple[Mode, ...] = ("zero", "mean", "resample")
 Groups = Mapping[str, Any] | Sequence[Iterable[str]]
 Progress = Callable[[int, int | None], None]
 
@@ -76,14 +71,8 @@ class Ablator:
         self.prompts = planner.prompts
         self.reference = held_out
         self.planner = planner
-        self.seed = seed
-        self._means: dict[int, Tensor] = {}  # layer -> (L, H, d_h)
-        self._pooled: dict[int, Tensor] = {}  # layer -> (H, d_h)
-        self._donated: dict[int, dict[int, Tensor]] = {}  # layer -> length -> (prompts of it, L, H, d_h)
-        lengths = self.prompts.lengths
-        rank = {int(length): np.flatnonzero(lengths == length) for length in np.unique(lengths)}
-        self._members = rank  # length -> prompts of it, ascending
-        self._digest = _digest(held_out, seed)
+        self._values = Replacements(model, planner.prompts, held_out, seed=seed, batch=batch)
+        self._digest = self._values.digest
 
     def conditions(self, groups: Groups, mode: Mode = "mean") -> list[Condition]:
         """The groups as conditions of the planner, heads checked; equal head sets share a key."""
@@ -101,6 +90,7 @@ class Ablator:
         runs = self.planner.run([self._condition(g.name, g.heads, mode) for g in members], progress=progress)
         rows: list[dict[str, Any]] = []
         for group, (_, ablated) in zip(members, runs, strict=True):
+            flags = _flags(ablated - clean, noise)
             for column, metric in enumerate(METRICS):
                 before, after = clean[:, column], ablated[:, column]
                 effect = after - before
@@ -122,7 +112,7 @@ class Ablator:
                         "low": low,
                         "high": high,
                         "noise": float(noise[column]),
-                        "flag": _flag(effect[known], float(noise[column])),
+                        "flag": flags[column],
                         "clean": before.tolist(),
                         "values": effect.tolist(),
                     }
@@ -151,98 +141,23 @@ class Ablator:
             raise unknown("ablation mode", mode, MODES)
         origin: Hashable = None if mode == "zero" else self._digest
         key = ("heads", mode, origin, frozenset(heads))
-        self._need(by_layer(heads), mode)
-        if mode == "resample":
-            return Condition(name, lambda index: self._edits(heads, mode, index), key)
-        return Condition(name, self._edits(heads, mode, self.prompts.lengths), key)
+        if mode != "resample":
+            return Condition(name, self._edits(heads, mode, self.prompts.lengths), key)
+        self._values.need(by_layer(heads), mode)
+        return Condition(name, lambda index: self._edits(heads, mode, index), key)
 
     def _edits(self, heads: Sequence[str], mode: Mode, index: NDArray[np.int64] | None) -> tuple[Edit, ...]:
         """One edit per layer; `index` None asks for values that fit any text."""
         layers = by_layer(heads)
-        self._need(layers, mode)
-        edits = []
-        for layer, members in layers.items():
-            value: Tensor | None
-            if mode == "zero":
-                value = None
-            elif mode == "mean" and index is not None and layer in self._means:
-                value = self._means[layer][:, members]  # (L, h, d_h)
-            elif mode == "mean":
-                value = self._pooled[layer][members]  # (h, d_h)
-            else:
-                assert index is not None
-                length = len(self.prompts.tokens[int(index[0])])
-                row = np.searchsorted(self._members[length], index)
-                rows = torch.from_numpy(row).to(self.model.device)
-                value = self._donated[layer][length][rows][:, :, members]  # (B, L, h, d_h)
-            edits.append(Edit(Site(layer, "z"), _writer(members, value), f"{mode} {_short(layer, members)}"))
-        return tuple(edits)
-
-    def _need(self, layers: Iterable[int], mode: Mode) -> None:
-        """Read from the reference what these layers need and is not there yet, in one pass."""
-        if mode == "zero":
-            return
-        if self.reference is None:
-            raise InputError(
-                f"mode {mode!r} needs prompts apart from the evaluated ones: give reference=, or a task "
-                "instead of a PromptSet (or mode='zero')"
+        self._values.need(layers, mode)
+        return tuple(
+            Edit(
+                Site(layer, "z"),
+                _writer(members, self._values.value(layer, members, mode, index)),
+                f"{mode} {_short(layer, members)}",
             )
-        have: Mapping[int, Any] = self._pooled if mode == "mean" else self._donated
-        missing = [layer for layer in layers if layer not in have]
-        if not missing:
-            return
-        sites = [Site(layer, "z") for layer in missing]
-        if mode == "resample":
-            donors = self._donors()
-            for length, members in self._members.items():
-                z = self._read([donors[i] for i in members], sites)
-                for layer, one in zip(missing, z, strict=True):
-                    self._donated.setdefault(layer, {})[length] = one
-            return
-        one_length = len({*self.prompts.lengths.tolist(), *self.reference.lengths.tolist()}) == 1
-        sums: list[Tensor | float] = [0.0] * len(missing)  # per position when there is one length
-        n_tokens = 0
-        lengths = self.reference.lengths
-        for length in np.unique(lengths):
-            tokens = [self.reference.tokens[int(i)] for i in np.flatnonzero(lengths == length)]
-            for k, one in enumerate(self._read(tokens, sites)):
-                sums[k] = sums[k] + one.sum((0,) if one_length else (0, 1), dtype=torch.float64)
-            n_tokens += len(tokens) * int(length)
-        for layer, total in zip(missing, sums, strict=True):
-            assert isinstance(total, Tensor)
-            if one_length:
-                self._means[layer] = total / len(self.reference)
-                total = total.sum(0)
-            self._pooled[layer] = total / n_tokens
-
-    def _read(self, tokens: Sequence[NDArray[np.int64]], sites: list[Site]) -> list[Tensor]:
-        """`z` (n, L, H, d_h) at each site for prompts of one length."""
-        parts: list[list[Tensor]] = [[] for _ in sites]
-        for s in range(0, len(tokens), self.planner.batch):
-            ids = torch.from_numpy(np.stack(tokens[s : s + self.planner.batch]).astype(np.int64))
-            found = capture(self.model, ids, sites)
-            for part, spot in zip(parts, sites, strict=True):
-                part.append(found[str(spot)])
-        return [torch.cat(part) for part in parts]
-
-    def _donors(self) -> list[NDArray[np.int64]]:
-        """For each evaluated prompt, another prompt's tokens of equal length: from the reference where it
-        has one, else from the other evaluated prompts.  A function of the seed."""
-        assert self.reference is not None
-        rng = np.random.default_rng(self.seed)
-        lengths = self.reference.lengths
-        donors = []
-        for i, tokens in enumerate(self.prompts.tokens):
-            pool = [self.reference.tokens[int(j)] for j in np.flatnonzero(lengths == len(tokens))]
-            if not pool:
-                pool = [self.prompts.tokens[int(j)] for j in self._members[len(tokens)] if j != i]
-            if not pool:
-                raise InputError(
-                    f"no other prompt has the {len(tokens)} tokens of {self.prompts.texts[i]!r}: "
-                    "mode 'resample' needs one of equal length; use more prompts or mode 'mean'"
-                )
-            donors.append(pool[int(rng.integers(len(pool)))])
-        return donors
+            for layer, members in layers.items()
+        )
 
 
 def ablate_heads(
@@ -269,9 +184,9 @@ def ablate_heads(
     One row per group x metric: `group, heads` (list)`, n_heads, mode, metric, n` (prompts with a value)`,
     baseline, ablated, effect` (mean of ablated - clean)`, low, high` (95 % bootstrap over prompts)`, noise`
     (largest change of any prompt's clean value between batch layouts)`, flag, clean, values` (lists over
-    prompts: clean value, ablated - clean).  `flag` is `exactly zero` when no prompt changed at all, `within
-    noise` when none changed by more than the noise floor.  A metric no prompt has (a margin without foils)
-    has no row.
+    prompts: clean value, ablated - clean).  `flag` is `exactly zero` when no metric of any prompt changed,
+    `within noise` when the metric moved by no more than the noise floor on every prompt.  A metric no prompt has
+    (a margin without foils) has no row.
 
     Raises InputError for heads the model does not have, a model without heads, an unknown mode, and a
     missing or overlapping reference.  For many calls on the same prompts make one `Ablator`.
@@ -360,10 +275,17 @@ def _short(layer: int, members: list[int]) -> str:
     return names + ("..." if len(members) > 4 else "")
 
 
-def _flag(effect: NDArray[np.float64], noise: float) -> str:
-    if not effect.any():
-        return "exactly zero"
-    return "within noise" if float(np.abs(effect).max()) <= noise else ""
+def _flags(effects: NDArray[np.float64], noise: NDArray[np.float64]) -> list[str]:
+    """Effects (n_prompts, M) of one group -> a flag per metric.
+
+    `exactly zero` when no metric of any prompt changed; `within noise` when none changed by more than its
+    noise floor, or this metric changed and did not; else "".
+    """
+    size = np.nan_to_num(np.abs(effects)).max(0)  # (M,)
+    if not size.any():
+        return ["exactly zero"] * len(size)
+    small = size <= noise
+    return ["within noise" if small.all() or (small[i] and size[i] > 0) else "" for i in range(len(size))]
 
 
 def _prompts(
@@ -375,45 +297,23 @@ def _prompts(
     reference: PromptSet | None,
 ) -> tuple[PromptSet, PromptSet | None]:
     """(evaluated, reference), without a prompt in common."""
-    if isinstance(given, PromptTask):
-        if model.tokenizer is None:
-            raise InputError(f"{model.name!r} has no tokenizer, which the prompts of {given.name!r} need")
-        if n < 1:
-            raise InputError(f"n must be at least 1, not {n}")
-        if reference is not None:
-            prompts = given.prompts(model.tokenizer, n, seed=seed, bos=bos)
-            return prompts, _apart(prompts, reference)
-        extra = min(n, _REFERENCE)
-        drawn = given.prompts(model.tokenizer, n + extra, seed=seed, bos=bos)
-        if len(drawn) < 2:
-            raise InputError(
-                f"task {given.name!r} gave {len(drawn)} prompts: too few to hold a reference out"
-            )
-        n_kept = min(len(drawn) - 1, max(1, round(len(drawn) * n / (n + extra))))
-        return drawn.subset(range(n_kept)), drawn.subset(range(n_kept, len(drawn)))
-    if not isinstance(given, PromptSet):
+    if isinstance(given, PromptSet):
+        return given, reference
+    if not isinstance(given, PromptTask):
         raise InputError(f"head ablation needs a prompt task or a PromptSet, not {type(given).__name__}")
-    return given, None if reference is None else _apart(given, reference)
-
-
-def _apart(prompts: PromptSet, reference: PromptSet) -> PromptSet:
-    """The reference, if it holds prompts and none of the evaluated ones."""
-    if len(reference) == 0:
-        raise InputError("the reference holds no prompts")
-    seen = {np.asarray(t).tobytes() for t in prompts.tokens}
-    common = sum(np.asarray(t).tobytes() in seen for t in reference.tokens)
-    if common:
-        raise InputError(f"{common} of {len(reference)} reference prompts are among the evaluated ones")
-    return reference
+    if model.tokenizer is None:
+        raise InputError(f"{model.name!r} has no tokenizer, which the prompts of {given.name!r} need")
+    if n < 1:
+        raise InputError(f"n must be at least 1, not {n}")
+    if reference is not None:
+        return given.prompts(model.tokenizer, n, seed=seed, bos=bos), reference
+    extra = min(n, _REFERENCE)
+    drawn = given.prompts(model.tokenizer, n + extra, seed=seed, bos=bos)
+    if len(drawn) < 2:
+        raise InputError(f"task {given.name!r} gave {len(drawn)} prompts: none left to hold out")
+    n_kept = min(len(drawn) - 1, max(1, round(len(drawn) * n / (n + extra))))
+    return drawn.subset(range(n_kept)), drawn.subset(range(n_kept, len(drawn)))
 
 
 def _same(a: PromptSet, b: PromptSet) -> bool:
     return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a.tokens, b.tokens, strict=True))
-
-
-def _digest(reference: PromptSet | None, seed: int) -> str:
-    """Names a reference, so that planners shared by two ablators do not mix their results."""
-    digest = hashlib.sha256(str(seed).encode())
-    for tokens in reference.tokens if reference is not None else ():
-        digest.update(np.asarray(tokens, dtype=np.int64).tobytes() + b"|")
-    return digest.hexdigest()

@@ -46,7 +46,7 @@ Metric = Callable[[Tensor, Ints], Tensor]
 
 _KEPT_RESIDUALS = 2**30  # bytes of boundary residuals kept between chunks; beyond it they are recomputed
 _KEPT_RESULTS = 10_000  # conditions remembered by key
-_FULL_BATCH = {"cpu": 1024, "cuda": 65_536}  # tokens that fill the device
+_FULL_BATCH = {"cpu": 1024, "cuda": 32_768}  # tokens that fill the device
 
 
 @dataclass(frozen=True)
