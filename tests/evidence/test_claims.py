@@ -10,7 +10,15 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from causegrid.errors import InputError
-from causegrid.evidence.claims import Claim, decide, interaction, paired, paired_family, proportions
+from causegrid.evidence.claims import (
+    Claim,
+    decide,
+    independent,
+    interaction,
+    paired,
+    paired_family,
+    proportions,
+)
 
 MAMBA = ([0.9, 0.8, 0.85, 0.8], [0.2, 0.3, 0.25, 0.2])
 TRANSFORMER = ([0.3, 0.2, 0.3, 0.1], [0.3, 0.25, 0.2, 0.15])
@@ -36,6 +44,15 @@ def test_interaction_enumerates() -> None:
     welch = stats.ttest_ind(first, second, equal_var=False).confidence_interval()
     assert (test.low, test.high) == pytest.approx((welch.low, welch.high))
     assert interaction(*MAMBA, *MAMBA).p == 1
+
+
+def test_independent_enumerates() -> None:
+    first, second = np.array([3.0, 4.0, 5.0]), np.array([1.0, 2.0, 2.5, 3.5])
+    test = independent(first, second)
+    assert test.p == pytest.approx(by_enumeration(first, second))
+    assert (test.effect, test.n, test.p_min) == (pytest.approx(1.75), 7, pytest.approx(2 / 35))
+    with pytest.raises(InputError, match="not 1 and 4"):
+        independent(first[:1], second)
 
 
 def test_interaction_is_blind_to_main_effects() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -102,6 +104,11 @@ def test_wilson_against_statsmodels(k: int, n: int) -> None:
 def test_wilson_refuses() -> None:
     with pytest.raises(InputError, match="11 of 10"):
         wilson(11, 10)
+
+
+def test_the_room_loads_no_torch() -> None:
+    code = "import sys, causegrid.evidence, causegrid.evidence.claims; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_sizes() -> None:

@@ -78,6 +78,9 @@ def test_too_few_others_is_a_reason_not_an_error() -> None:
     v = judge(effects, frame(null("a", A, quiet(3))), heads_per_layer=4)
     assert v.verdict["big"] == "not testable (draws)"
     assert "layer 4 has 4 heads, 3 of them" in v.reason["big"]
+    none = frame(null("a", A, quiet(1))).iloc[:0]
+    alone = judge(effects[effects.group == "big"], none, heads_per_layer=4)
+    assert alone.verdict["big"] == "not testable (draws)"
 
 
 def test_null_rows_find_their_group_by_shape() -> None:
@@ -119,6 +122,7 @@ def test_a_null_on_some_prompts_is_met_on_the_same_prompts() -> None:
     few["prompts"] = [list(range(20))] * len(few)
     v = judge(frame(row("a", A, values)), few).loc["a"]
     assert v.effect == pytest.approx(-1.0)
+    assert (v.n, v.null_prompts, v.excess) == (40, 20, pytest.approx(-2.0))
     assert v.z == pytest.approx(-2.0 / np.std(quiet(), ddof=1))
     few["prompts"] = [list(range(100, 120))] * len(few)
     shifted = row("a", A, values, prompts=list(range(80, 120)))

@@ -100,6 +100,14 @@ def test_draws_that_go_the_other_way_do_not_disqualify() -> None:
     assert v.verdict == "primary"
 
 
+def test_an_effect_whose_interval_holds_zero_is_not_significant() -> None:
+    values = [-0.3 + (2.0 if i % 2 else -2.0) for i in range(N)]  # -0.3 +- 0.62; p = .01, 12x, minimum 0.2
+    v = judge(frame(row("a", A, values)), frame(null("a", A, quiet()))).loc["a"]
+    assert v.p == pytest.approx(0.01) and v.specificity > 3
+    assert v.verdict == "inconclusive"
+    assert "holds 0" in v.reason
+
+
 def test_an_effect_under_the_minimum_is_not_significant() -> None:
     v = alone(-0.15, quiet(width=0.01))  # p = .01, specificity 7.5x, minimum 0.2
     assert v.p == pytest.approx(0.01)

@@ -70,24 +70,35 @@ def interaction(
     there are at most `n`, else `n` random ones.  Effect: mean(a_x - a_y) - mean(b_x - b_y), Welch interval.
     Raises InputError for pairs of different length or fewer than 2 seeds.
     """
-    first, second = _differences(a_x, a_y), _differences(b_x, b_y)
-    ways = math.comb(first.size + second.size, first.size)
+    return independent(_differences(a_x, a_y), _differences(b_x, b_y), n=n, seed=seed)
+
+
+def independent(first: ArrayLike, second: ArrayLike, *, n: int = 9999, seed: int = 0) -> Comparison:
+    """Do two unpaired sets of seeds or groups differ?  Permutation test of mean(first) - mean(second).
+
+    All ways of dealing the values out where there are at most `n`, else `n` random ones; Welch interval.
+    Raises InputError for fewer than 2 values on a side.
+    """
+    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if min(a.size, b.size) < 2:
+        raise InputError(f"a test of two sets needs at least 2 values in each, not {a.size} and {b.size}")
     result = stats.permutation_test(
-        (first, second),
+        (a, b),
         _mean_difference,
         permutation_type="independent",
         vectorized=True,
         n_resamples=n,
         rng=np.random.default_rng(seed),
     )
-    low, high = _welch(first, second)
+    low, high = _welch(a, b)
+    ways = math.comb(a.size + b.size, a.size)
     return Comparison(
-        effect=float(first.mean() - second.mean()),
+        effect=float(a.mean() - b.mean()),
         low=low,
         high=high,
         p=float(result.pvalue),
         p_min=min(1.0, 2 / min(ways, n + 1)),
-        n=first.size + second.size,
+        n=a.size + b.size,
     )
 
 

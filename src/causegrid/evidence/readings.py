@@ -59,6 +59,7 @@ class Reading:
     measured: Measured
     null: Floats  # (n_null,) effects of the draws
     matched: float  # the effect on the draws' prompts
+    n_prompts: int  # how many prompts those are
     foreign: bool  # some draw holds a head of a competing group
     thresholds: Thresholds
 
@@ -248,15 +249,13 @@ class NullTable:
                 raise InputError(
                     f"null: the effects are of mode {mode!r}, the null only of {', '.join(modes)}"
                 )
-        if not len(table):
-            raise InputError("null: the table has no rows; ablate the draws of matched_random")
         keys = [h if isinstance(h, str) else ",".join(str(x) for x in h) for h in table["heads"]]
         number = {key: i for i, key in enumerate(dict.fromkeys(keys))}
         sets = [head_set(key) for key in number]
         first: dict[tuple[Head, ...], int] = {}
         same = [first.setdefault(heads, i) for i, heads in enumerate(sets)]
         self._sets = [frozenset(heads) for heads in sets]
-        self.heads = frozenset().union(*self._sets)  # every head of any draw
+        self.heads: frozenset[Head] = frozenset().union(*self._sets)  # every head of any draw
         self._shapes = [shape(heads) for heads in sets]
         self._draw = np.array([same[number[key]] for key in keys], dtype=np.int64)  # (rows,)
         self._effect = table["effect"].to_numpy(dtype=np.float64)
@@ -287,17 +286,24 @@ class NullTable:
         null = self._effect[rows]
         foreign = any(not others.isdisjoint(self._sets[self._draw[r]]) for r in rows)
         foreign = foreign or bool(self._marked[rows].any())
-        matched = self._matched(m, rows) if rows.size else m.effect
+        matched, n_prompts = self._matched(m, rows) if rows.size else (m.effect, 0)
         if np.isnan(null).any() and not math.isnan(m.effect):
             raise InputError(
                 f"null: a draw for group {m.group!r} has no {m.metric} although the group has one"
             )
-        return Reading(measured=m, null=null, matched=matched, foreign=foreign, thresholds=thresholds)
+        return Reading(
+            measured=m,
+            null=null,
+            matched=matched,
+            n_prompts=n_prompts,
+            foreign=foreign,
+            thresholds=thresholds,
+        )
 
-    def _matched(self, m: Measured, rows: np.ndarray[Any, Any]) -> float:
+    def _matched(self, m: Measured, rows: np.ndarray[Any, Any]) -> tuple[float, int]:
         subset = self._subset(m, rows)
         if subset is None:
-            return m.effect
+            return m.effect, m.n
         if not m.values.size:
             raise InputError(
                 f"null: measured on {len(subset)} prompts, group {m.group!r} on {m.n}; pairing them needs "
@@ -310,7 +316,7 @@ class NullTable:
             raise InputError(f"null: prompt {strange[0]} is not among the prompts of group {m.group!r}")
         chosen = m.values[[place[p] for p in subset]]
         chosen = chosen[~np.isnan(chosen)]
-        return float(chosen.mean()) if chosen.size else math.nan
+        return (float(chosen.mean()) if chosen.size else math.nan), int(chosen.size)
 
     def _subset(self, m: Measured, rows: np.ndarray[Any, Any]) -> tuple[int, ...] | None:
         """The prompts the draws were measured on; None when they are the group's."""

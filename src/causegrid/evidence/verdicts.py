@@ -65,7 +65,8 @@ def verdict(
     `groups_kind`: group -> "competing" | "descriptive", where it is not to be worked out.
 
     Columns: `group, heads, kind, mode, metric, n, baseline, ablated, effect, low, high, null_mean, null_sd,
-    n_null, p, p_holm` (NaN outside the family)`, p_min, z, specificity, verdict, marks` (list)`, reason,
+    n_null, null_prompts` (how many the null was measured on)`, excess` (effect on them - null mean)`,
+    p, p_holm` (NaN outside the family)`, p_min, z, specificity, verdict, marks` (list)`, reason,
     rank, rank_of` (a single head among its layer's, 1 = most harmful)`, singles_sum` (of its heads alone)`,
     combined` (the group's verdict)`, differs` (another metric's verdict is not the combined one).
     Raises InputError: a missing column, a competing group without draws, unknown rules, metric, mode, group.
@@ -82,6 +83,8 @@ def verdict(
     rows = _by_group(measured(judged, "effects"), metrics)
     draws = NullTable(null, mode)
     sets = {group: next(iter(by_metric.values())).heads for group, by_metric in rows.items()}
+    if not draws.heads and heads_per_layer is None:
+        raise InputError("null: the table has no rows; ablate the draws of matched_random")
     members = family(sets, heads_per_layer or _seen(sets, draws), groups_kind)
     _check_heads(sets, heads_per_layer)
     evidence = Evidence(
@@ -304,6 +307,8 @@ def _row(
         "null_mean": reading.null_mean,
         "null_sd": reading.null_sd,
         "n_null": int(reading.null.size),
+        "null_prompts": reading.n_prompts,
+        "excess": reading.matched - reading.null_mean,
         "p": p.p if p else math.nan,
         "p_holm": math.nan,
         "p_min": p.p_min if p else math.nan,
