@@ -1,0 +1,82 @@
+"""Causal depthwise convolution over positions, laid out (B, L, E) as the rest of a block.
+
+The module keeps `nn.Conv1d`'s parameters (`weight` (E, 1, K), `bias` (E,)), so weights copy across and the
+identity kernel is "last tap 1, others 0".  It is called as a module: hooks on it fire, its output is the
+convolution's, before the activation.  Compiled on CPU in float32 (10x torch's depthwise path), torch
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from causegrid.models import kernels
+
+
+def causal_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """y_t = bias + sum_k weight[:, 0, k] x_(t - K + 1 + k), x zero before the start: x, y (B, L, E)."""
+    if any(v.device.type != "cpu" or v.dtype != torch.float32 for v in (x, weight, bias)):
+        return _plain(x, weight, bias)
+    y: Tensor = _Conv.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return y
+
+
+def _plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    padded = F.pad(x.transpose(1, 2), (weight.shape[-1] - 1, 0))
+    return F.conv1d(padded, weight, bias, groups=weight.shape[0]).transpose(1, 2)
+
+
+class _Conv(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        rows = x.detach().contiguous()
+        taps = weight.detach()[:, 0].t().contiguous().numpy()  # (K, E)
+        y = torch.empty(x.shape)
+        shift = bias.detach().contiguous().numpy()
+
+        def work(_: int, low: int, high: int) -> None:
+            kernels.conv_forward(rows.numpy(), taps, shift, y.numpy(), low, high)
+
+        kernels.over_batch(work, x.shape[0], x.numel())
+        ctx.save_for_backward(x, weight, bias)
+        ctx.rows, ctx.taps = rows, taps
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> tuple[Any, ...]:
+        x, weight, bias = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True: the gradient itself must be differentiable
+            wanted = [v for v, need in zip((x, weight, bias), ctx.needs_input_grad, strict=True) if need]
+            found = iter(torch.autograd.grad(_plain(x, weight, bias), wanted, gy, create_graph=True))
+            return tuple(next(found) if need else None for need in ctx.needs_input_grad)
+        gx = torch.empty(x.shape)
+        workers = kernels.workers_for(x.shape[0], x.numel())
+        gw = np.zeros((workers, *ctx.taps.shape), np.float32)
+        gbias = np.zeros((workers, bias.shape[0]), np.float32)
+        grad = gy.contiguous().numpy()
+
+        def work(i: int, low: int, high: int) -> None:
+            kernels.conv_backward(ctx.rows.numpy(), ctx.taps, grad, gx.numpy(), gw[i], gbias[i], low, high)
+
+        kernels.over_batch(work, x.shape[0], x.numel())
+        return gx, torch.from_numpy(gw.sum(0).T[:, None].copy()), torch.from_numpy(gbias.sum(0))
+
+
+class CausalConv(nn.Module):
+    """Depthwise causal convolution of `width` channels with `taps` taps: (B, L, width) -> (B, L, width)."""
+
+    def __init__(self, width: int, taps: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width, 1, taps))
+        self.bias = nn.Parameter(torch.zeros(width))
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, L, width) -> (B, L, width)."""
+        return causal_conv(x, self.weight, self.bias)
