@@ -185,8 +185,8 @@ def ablate_heads(
     baseline, ablated, effect` (mean of ablated - clean)`, low, high` (95 % bootstrap over prompts)`, noise`
     (largest change of any prompt's clean value between batch layouts)`, flag, clean, values` (lists over
     prompts: clean value, ablated - clean).  `flag` is `exactly zero` when no metric of any prompt changed,
-    `within noise` when the metric moved by no more than the noise floor on every prompt.  A metric no prompt has
-    (a margin without foils) has no row.
+    `within noise` when the metric moved by no more than the noise floor on every prompt.  A metric no
+    prompt has (a margin without foils) has no row.
 
     Raises InputError for heads the model does not have, a model without heads, an unknown mode, and a
     missing or overlapping reference.  For many calls on the same prompts make one `Ablator`.

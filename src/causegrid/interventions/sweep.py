@@ -46,6 +46,7 @@ Metric = Callable[[Tensor, Ints], Tensor]
 
 _KEPT_RESIDUALS = 2**30  # bytes of boundary residuals kept between chunks; beyond it they are recomputed
 _KEPT_RESULTS = 10_000  # conditions remembered by key
+_ALONE = 4  # prompts of each batch run one by one for the noise floor
 _FULL_BATCH = {"cpu": 1024, "cuda": 32_768}  # tokens that fill the device
 
 
@@ -170,21 +171,22 @@ class Planner:
     @property
     def noise_floor(self) -> Floats:
         """Per metric (M,), how far any prompt's clean value moves between batch layouts (MEASURES 3): half
-        batches, and the stacked layout conditions are run in."""
+        batches, the stacked layout conditions are run in, and some prompts one by one."""
         if self._noise is None:
             floor = np.zeros(self.clean.shape[1])
             for part in self._batches:
-                size = max(1, (len(part.index) + 1) // 2)
-                halves = [
-                    self._values(self._forward(part.tokens[s : s + size]), part.index[s : s + size])
-                    for s in range(0, len(part.index), size)
-                ]
+                rows = len(part.index)
+                half = max(1, (rows + 1) // 2)
+                pieces = [slice(s, s + half) for s in range(0, rows, half)]
+                pieces += [slice(s, s + 1) for s in range(min(rows, _ALONE))]
+                others = [(self._values(self._forward(part.tokens[p]), part.index[p]), p) for p in pieces]
                 stack = self._stack_of(part) if self._stack_of(part) > 1 else 2
                 tiled = self._forward(part.tokens.repeat(stack, 1))  # (K B, V)
                 stacked = self._values(tiled.view(stack, len(part.index), -1), part.index)
-                for other in (np.concatenate(halves)[None], stacked):
-                    moved = np.abs(other - self.clean[part.index])  # (K, B, M)
-                    floor = np.maximum(floor, np.nan_to_num(moved).max(axis=(0, 1)))
+                others += [(layer, slice(None)) for layer in stacked]
+                for values, piece in others:
+                    moved = np.abs(values - self.clean[part.index[piece]])  # (rows, M)
+                    floor = np.maximum(floor, np.nan_to_num(moved).max(axis=0))
             self._noise = floor
         return self._noise
 
