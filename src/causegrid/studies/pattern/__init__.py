@@ -1,0 +1,1 @@
+"""What fills one cell of the pattern-selectivity study: stages, groups, the matched null, claims."""

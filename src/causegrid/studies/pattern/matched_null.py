@@ -1,0 +1,111 @@
+"""The matched-random null of a cell's competing groups, drawn until it is plain or exhausted.
+
+Draws are made once per group, the heads of all competing groups left out where enough others remain, and
+ablated in chunks by the planner.  A group stops early once every metric that can decide has 10 draws at
+least as extreme in both directions (Besag & Clifford 1991, MEASURES 4.1); p comes from the draws so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from causegrid.errors import InputError
+from causegrid.evidence import SequentialNull, draws_needed, matched_random
+from causegrid.interventions.heads import Ablator
+
+DECIDING = ("logit_diff", "top1")
+CHUNK = 20
+
+
+def matched_null(
+    ablator: Ablator,
+    groups: Mapping[str, Sequence[str]],
+    effects: pd.DataFrame,
+    *,
+    prompts: Sequence[int],
+    mode: str,
+    n: int = 99,
+    per_group: int = 80,
+    early_stop: bool = True,
+    seed: int = 0,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(draws, notes).  `ablator` holds the prompts numbered `prompts` among those `effects` was measured on.
+
+    Draws: the columns of `ablate_heads` with `null_for`, `draw`, `contaminated`, `prompts`, without the clean
+    values.  Notes: one row per group: `group, wanted, n_null, n_possible, exhaustive, contaminated, stopped, why`.
+    A group no null can be drawn for has no draws and a note that says why.
+    """
+    wanted = draws_needed(len(groups), per_group=per_group, least=n)
+    taken = [h for heads in groups.values() for h in heads]
+    tables: list[pd.DataFrame] = []
+    notes: list[dict[str, Any]] = []
+    for number, (group, heads) in enumerate(groups.items()):
+        note = {"group": group, "wanted": wanted, "n_null": 0, "n_possible": 0}
+        flags = {"exhaustive": False, "contaminated": False, "stopped": False, "why": ""}
+        try:
+            draws = matched_random(heads, n_heads=ablator.model.n_heads, n=wanted, seed=seed, exclude=taken)
+        except InputError as refused:
+            notes.append(note | flags | {"why": str(refused)})
+            continue
+        watched = _watched(effects, group, prompts)
+        done = 0
+        stopped = False
+        while done < len(draws) and not stopped:
+            chunk = {f"draw-{done + i:04d}": d for i, d in enumerate(draws[done : done + CHUNK])}
+            table = ablator.table(chunk, mode, intervals=False)  # type: ignore[arg-type]
+            table = table.drop(columns=["clean"])
+            table = table.rename(columns={"group": "draw"})
+            tables.append(table.assign(null_for=group, contaminated=draws.contaminated))
+            done += len(chunk)
+            for metric, running in watched.items():
+                running.add(table.loc[table["metric"] == metric, "effect"].to_numpy())
+            stopped = early_stop and done < len(draws) and all(w.done for w in watched.values())
+            if progress is not None:
+                share = number + (1.0 if stopped else done / len(draws))
+                progress(round(100 * share / len(groups)), 100, "matched null")
+        notes.append(
+            note
+            | {
+                "n_null": done,
+                "n_possible": draws.n_possible,
+                "exhaustive": draws.exhaustive,
+                "contaminated": draws.contaminated,
+                "stopped": stopped,
+                "why": "every deciding metric had 10 draws as extreme in both directions" if stopped else "",
+            }
+        )
+    null = pd.concat(tables, ignore_index=True) if tables else _empty()
+    null["prompts"] = [list(prompts)] * len(null)
+    return null, pd.DataFrame(notes)
+
+
+def _watched(effects: pd.DataFrame, group: str, prompts: Sequence[int]) -> dict[str, SequentialNull]:
+    """A sequential null per deciding metric, for the group's effect on the null's own prompts."""
+    found = {}
+    for metric in DECIDING:
+        rows = effects[(effects["group"] == group) & (effects["metric"] == metric)]
+        if len(rows):
+            values = pd.Series(list(rows["values"].iloc[0]), dtype=float).iloc[list(prompts)].dropna()
+            if len(values):
+                found[metric] = SequentialNull(float(values.mean()))
+    return found
+
+
+def _empty() -> pd.DataFrame:
+    columns = [
+        "null_for",
+        "draw",
+        "heads",
+        "n_heads",
+        "mode",
+        "metric",
+        "n",
+        "effect",
+        "values",
+        "contaminated",
+    ]
+    return pd.DataFrame({c: pd.Series(dtype=object) for c in columns})

@@ -1,0 +1,138 @@
+"""Study P, pattern selectivity: do the heads a screen picks cause the task?
+
+After "Pattern Selectivity is Not Task-Causal Structure" (arXiv 2606.05378) and its method paper
+(arXiv 2605.24059).  Heads are chosen on one half of the prompts and measured on the other; every group is
+ablated beside a matched-random null; the verdict says what the group is.
+
+A cell is one task on one model from one seed (the seed draws prompts, the null and the intervals).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from causegrid.studies.base import CellConfig, Stage, Study, StudyConfig, studies
+from causegrid.studies.examples import example
+from causegrid.studies.grid import Block, pairs
+
+Frozen = ConfigDict(extra="forbid", frozen=True)
+Mode = Literal["mean", "zero", "resample"]
+
+
+class Null(BaseModel):
+    """The matched-random null: max(n, per_group x m - 1) draws for m competing groups (MEASURES 4.1)."""
+
+    model_config = Frozen
+
+    n: Annotated[int, Field(ge=1)] = 99
+    per_group: Annotated[int, Field(ge=1)] = 80
+    n_prompts: Annotated[int, Field(ge=8)] = 64
+    early_stop: bool = True
+
+
+class Generic(BaseModel):
+    """The synthetic batch of the generic classes: `n` sequences of `length` random ids."""
+
+    model_config = Frozen
+
+    n: Annotated[int, Field(ge=16)] = 2000
+    length: Annotated[int, Field(ge=32)] = 256
+
+
+class PatternBlock(Block):
+    """A block of the grid; `groups` names the screens whose heads compete (default: all that fit)."""
+
+    groups: tuple[str, ...] | None = None
+
+
+class PatternSelectivityConfig(StudyConfig):
+    """The study file of `study: pattern-selectivity`."""
+
+    study: Literal["pattern-selectivity"]
+    grid: Annotated[tuple[PatternBlock, ...], Field(min_length=1)]
+    seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0,)
+    n_prompts: Annotated[int, Field(ge=16)] = 512
+    bos: Literal["none", "model"] = "none"
+    rules: Literal["strict", "paper"] = "strict"
+    modes: Annotated[tuple[Mode, ...], Field(min_length=1)] = ("mean", "zero")
+    singles: Literal["groups", "all"] = "all"
+    generic: Generic = Generic()
+    matched_null: Null = Null()
+    n_subsamples: Annotated[int, Field(ge=2)] = 20
+
+
+class PatternCell(CellConfig):
+    """One task on one model."""
+
+    study: Literal["pattern-selectivity"]
+    groups: tuple[str, ...] | None
+    n_prompts: int
+    bos: str
+    rules: Literal["strict", "paper"]
+    modes: tuple[Mode, ...]
+    singles: str
+    generic: Generic
+    matched_null: Null
+    n_subsamples: int
+
+
+@studies.register("pattern-selectivity")
+class PatternSelectivity(Study):
+    """The protocol of study P."""
+
+    name = "pattern-selectivity"
+    version = 1
+    note = "screens, head-group ablation, matched-random null, verdicts (arXiv 2606.05378)"
+    config_type = PatternSelectivityConfig
+    cell_type = PatternCell
+
+    def cells(self, config: PatternSelectivityConfig) -> Sequence[PatternCell]:
+        from causegrid.studies.names import require_model, require_screens, require_task
+
+        cells = []
+        for block, task, model in pairs(config.grid):
+            require_task(task, kind="prompt")
+            require_model(model)
+            require_screens(block.groups or [])
+            shared = config.model_dump(exclude={"study", "grid", "seeds"})
+            cells += [
+                PatternCell(
+                    study="pattern-selectivity",
+                    task=task,
+                    model=model,
+                    seed=seed,
+                    groups=block.groups,
+                    **shared,
+                )
+                for seed in config.seeds
+            ]
+        return cells
+
+    def stages(self, cell: PatternCell) -> Sequence[Stage]:
+        from causegrid.studies.pattern.stages import PatternStages
+
+        work = PatternStages(cell)
+        return [
+            Stage(name="prompts", run=work.prompts),
+            Stage(name="signatures", run=work.signatures),
+            Stage(name="effects", run=work.effects),
+            Stage(name="null", run=work.null),
+            Stage(name="verdicts", run=work.verdicts),
+        ]
+
+    def cost(self, cell: PatternCell) -> str:
+        m = len(cell.groups) if cell.groups else 5
+        draws = max(cell.matched_null.n, cell.matched_null.per_group * m - 1)
+        n = cell.matched_null.n_prompts
+        return f"at most {m} groups x {draws} draws on {n} prompts (fewer with early stopping)"
+
+    def example(self) -> str:
+        return example("pattern_selectivity.yaml")
+
+    def claims(self, cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        from causegrid.studies.pattern.claims import pattern_claims
+
+        return pattern_claims(cells)

@@ -1,0 +1,1 @@
+"""What fills one cell of the state-encoding study: stages, the erasure table, claims."""

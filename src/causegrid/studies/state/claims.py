@@ -1,0 +1,271 @@
+"""The claims of study S over finished cells (MEASURES 4.3): each names its test, its figure and its cells.
+
+Only cells that learned the task at the length looked at take part; those left out are named.  A claim whose
+cells are not there is `not enough evidence`, with what is missing, and never a contradiction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from causegrid.evidence.claims import (
+    CONTRADICTED,
+    SUPPORTED,
+    UNDECIDED,
+    Claim,
+    decide,
+    independent,
+    interaction,
+    paired,
+)
+from causegrid.evidence.effects import wilson
+from causegrid.evidence.reference import published
+
+NO_MODEL = ["baseline_majority", "baseline_position", "baseline_token", "baseline_token_pair"]
+RECURRENT, SSM = ("lstm", "gru"), ("mamba", "mamba2")
+BEST = 0.01  # layers within 1 pp of the best probe are "the best probe layer" too
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One finished cell: its names, what it learned, and its tables."""
+
+    id: str
+    task: str
+    model: str
+    seed: int
+    trained: int
+    learned: int
+    table: Callable[[str], pd.DataFrame | None]
+
+    @property
+    def length(self) -> int:
+        """The length at which the cell may be used: the trained one, or the learned one below it."""
+        return min(self.trained, self.learned)
+
+    def rows(self, name: str) -> pd.DataFrame:
+        """A table's rows at that length."""
+        found = self.table(name)
+        if found is None or "length" not in found:
+            return pd.DataFrame()
+        return found[found["length"] == self.length]
+
+
+def state_claims(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """S1 to S6 and the correction of version 2, over finished cells."""
+    every = [_cell(c) for c in cells]
+    used = [c for c in every if c.learned >= 8]
+    left_out = [f"{c.task} {c.model} seed {c.seed}" for c in every if c.learned < 8]
+    claims = [
+        _reversal(used),
+        _grouping(used),
+        _best_is_not_damaging(used),
+        _refit(used),
+        _conv(),
+        _out_of_length(used),
+    ]
+    said = f" Not learned, left out: {', '.join(left_out)}." if left_out else ""
+    return [{**c.record(), "why": c.why + said} for c in claims]
+
+
+def _cell(given: Mapping[str, Any]) -> Cell:
+    config, facts = given["config"], given["facts"]
+    return Cell(
+        id=given["id"],
+        task=config["task"],
+        model=config["model"],
+        seed=int(config["seed"]),
+        trained=int(config["training"]["length"]),
+        learned=int(facts.get("learned_length", 0)),
+        table=given["tables"],
+    )
+
+
+def _undecided(id: str, statement: str, figure: Any, missing: str) -> Claim:
+    return Claim(id=id, statement=statement, published=figure, measured="-", result=UNDECIDED, why=missing)
+
+
+def _centres(cells: Sequence[Cell], model: str, task: str) -> dict[int, tuple[float, str]]:
+    """seed -> (depth centre of the trained label, cell id), where it is defined and the cell learned to the end."""
+    found = {}
+    for c in cells:
+        if (c.model, c.task) == (model, task) and c.learned >= c.trained:
+            rows = c.rows("profile_summary")
+            if len(rows) and not np.isnan(rows["depth_centre"].iloc[0]):
+                found[c.seed] = (float(rows["depth_centre"].iloc[0]), c.id)
+    return found
+
+
+def _reversal(cells: Sequence[Cell]) -> Claim:
+    statement = (
+        "The layer where the state shows depends on architecture x task (Mamba later on Parity than on Dyck)"
+    )
+    figure = published("state-encoding")["derived"]["last_block_share_parity"]
+    four = {(m, t): _centres(cells, m, t) for m in ("transformer", "mamba") for t in ("parity", "dyck")}
+    transformer = sorted(set(four["transformer", "parity"]) & set(four["transformer", "dyck"]))
+    mamba = sorted(set(four["mamba", "parity"]) & set(four["mamba", "dyck"]))
+    if min(len(transformer), len(mamba)) < 2:
+        return _undecided(
+            "S1",
+            statement,
+            figure,
+            "needs 2 seeds or more of Transformer and Mamba that learned Parity and Dyck.",
+        )
+    values = {
+        key: [four[key][s][0] for s in (transformer if key[0] == "transformer" else mamba)] for key in four
+    }
+    test = interaction(
+        values["transformer", "parity"],
+        values["transformer", "dyck"],
+        values["mamba", "parity"],
+        values["mamba", "dyck"],
+    )
+    result, why = decide(test, -1)
+    ids = tuple(cell for found in four.values() for _, cell in found.values())
+    return Claim(
+        id="S1", statement=statement, published=figure, measured=test.effect, low=test.low, high=test.high,
+        result=result, why=f"{why}.", cells=ids,
+    )  # fmt: skip
+
+
+def _profile(c: Cell) -> np.ndarray[Any, Any] | None:
+    rows = c.rows("probes")
+    if not len(rows):
+        return None
+    first = rows[rows["label"] == rows["label"].iloc[0]].sort_values("layer")
+    floor = float(first[NO_MODEL].to_numpy().max())
+    gain = (first["accuracy"].to_numpy(dtype=float) - floor) / max(1 - floor, 1e-9)
+    return np.asarray(np.clip(gain, 0, 1))
+
+
+def _grouping(cells: Sequence[Cell]) -> Claim:
+    statement = "S3's profile is nearer Parity's than Dyck's (Z6 as the abelian control)"
+    missing = "needs S3, Z6, Parity and Dyck learned by the same families, 2 seeds or more."
+    near, far, ids = [], [], []
+    by = {(c.model, c.task, c.seed): c for c in cells}
+    for (model, task, seed), c in by.items():
+        others = [by.get((model, t, seed)) for t in ("parity", "dyck")]
+        if task != "s3" or None in others:
+            continue
+        profiles = [_profile(x) for x in (c, *others) if x is not None]
+        if any(p is None for p in profiles):
+            continue
+        own, parity, dyck = profiles
+        near.append(float(np.abs(own - parity).mean()))  # type: ignore[operator]
+        far.append(float(np.abs(own - dyck).mean()))  # type: ignore[operator]
+        ids += [x.id for x in (c, *others) if x is not None]
+    if len(near) < 2:
+        return _undecided("S2", statement, "stated, no figure", missing)
+    test = paired(far, near)
+    result, why = decide(test, 1)
+    return Claim(
+        id="S2", statement=statement, published="stated, no figure", measured=test.effect, low=test.low,
+        high=test.high, result=result, why=f"{why} (distance to Dyck minus distance to Parity).", cells=tuple(ids),
+    )  # fmt: skip
+
+
+def _share(id: str, statement: str, figure: Any, yes: Sequence[bool], ids: Sequence[str], what: str) -> Claim:
+    """A claim about most cells: the interval of the share against one half."""
+    if not yes:
+        return _undecided(id, statement, figure, f"no cell {what}.")
+    k, n = sum(yes), len(yes)
+    low, high = wilson(k, n)
+    result = SUPPORTED if low > 0.5 else CONTRADICTED if high < 0.5 else UNDECIDED
+    return Claim(
+        id=id, statement=statement, published=figure, measured=f"{k} of {n} cells", low=low, high=high,
+        result=result, why=f"{k} of {n} cells {what}; interval of the share {low:.2f} to {high:.2f} against 0.5.",
+        cells=tuple(ids),
+    )  # fmt: skip
+
+
+def _best_is_not_damaging(cells: Sequence[Cell]) -> Claim:
+    yes, ids = [], []
+    for c in cells:
+        erased, probes = c.rows("erasure"), c.rows("probes")
+        if not len(erased) or not len(probes):
+            continue
+        full = erased[erased["full"]]
+        own = probes[probes["label"] == full["label"].iloc[0]]
+        if full["drop"].max() <= 0 or not full["beyond_control"].any():
+            continue  # nothing is damaging: the claim says nothing
+        damaging = int(full["layer"].iloc[int(full["drop"].to_numpy().argmax())])
+        best = own.loc[own["accuracy"] >= own["accuracy"].max() - BEST, "layer"]
+        yes.append(damaging not in set(best))
+        ids.append(c.id)
+    figure = published("state-encoding")["pythia_160m_dyck"]
+    return _share(
+        "S3",
+        "The layer whose probe is best is not the layer whose erasure hurts most",
+        f"Pythia-160M on Dyck: best probe L{figure['best_probe_layer']}, most damaging L{figure['layers']}",
+        yes,
+        ids,
+        "have a most damaging layer outside the best-probe layers (within 1 pp)",
+    )
+
+
+def _refit(cells: Sequence[Cell]) -> Claim:
+    yes, ids = [], []
+    for c in cells:
+        erased = c.rows("erasure")
+        one = erased[(erased["rank"] == 1) & (erased["reading"] != "not readable")] if len(erased) else erased
+        if len(one):
+            yes.append(bool((one["reading"] == "test void").mean() > 0.5))
+            ids.append(c.id)
+    return _share(
+        "S4",
+        "Refit the probe: after erasing the single best direction the state is still decodable (version 2)",
+        published("state-encoding")["source"]["v2"],
+        yes,
+        ids,
+        "are void at rank 1 in most layers that read the state",
+    )
+
+
+def _conv() -> Claim:
+    figures = published("state-encoding")["conv1d_change_pp"]
+    return _undecided(
+        "S5",
+        "Mamba's Conv1D matters for Parity and S3, not for Dyck",
+        figures,
+        "needs paired seeds of Mamba with and without Conv1D on Parity, S3 and Dyck.",
+    )
+
+
+def _out_of_length(cells: Sequence[Cell]) -> Claim:
+    statement = "Beyond the trained length: recurrent > state-space > Transformer"
+    kinds: dict[str, list[float]] = {"recurrent": [], "state-space": [], "transformer": []}
+    ids = []
+    for c in cells:
+        kind = "recurrent" if c.model in RECURRENT else "state-space" if c.model in SSM else c.model
+        behaviour = c.table("behaviour")
+        if kind not in kinds or behaviour is None or c.learned < c.trained:
+            continue
+        beyond = behaviour[(behaviour["length"] > c.trained) & (behaviour["metric"] == "token")]
+        if len(beyond):
+            kinds[kind].append(float(beyond["accuracy"].mean()))
+            ids.append(c.id)
+    figure = " > ".join(published("state-encoding")["behaviour"]["s3_order"])
+    means = {k: float(np.mean(v)) for k, v in kinds.items() if v}
+    said = ", ".join(f"{k} {m:.2f} (n {len(kinds[k])})" for k, m in means.items())
+    if any(len(v) < 2 for v in kinds.values()):
+        return Claim(
+            id="S6", statement=statement, published=figure, measured=said or "-", result=UNDECIDED,
+            why="needs 2 cells or more of each kind that learned the task at the trained length.", cells=tuple(ids),
+        )  # fmt: skip
+    steps = [
+        decide(independent(kinds[a], kinds[b]), 1)
+        for a, b in (("recurrent", "state-space"), ("state-space", "transformer"))
+    ]
+    results = [result for result, _ in steps]
+    result = (
+        CONTRADICTED if CONTRADICTED in results else SUPPORTED if set(results) == {SUPPORTED} else UNDECIDED
+    )
+    return Claim(
+        id="S6", statement=statement, published=figure, measured=said, result=result,
+        why="; ".join(why for _, why in steps) + ".", cells=tuple(ids),
+    )  # fmt: skip

@@ -1,0 +1,149 @@
+"""The stages of one state-encoding cell: train, probe, erase.
+
+What the stages share in memory can always be rebuilt from the cell's folder, so a cell goes on at its first
+unfinished stage in a new process.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from causegrid.models import fingerprint, load, model, save, untrained
+from causegrid.models.record import Model
+from causegrid.models.training import train
+from causegrid.signatures.activations import Activations, collect, fit_probes
+from causegrid.signatures.profile import profile_of, profile_summary
+from causegrid.studies.base import CellContext
+from causegrid.studies.state.erasure import erasure_table
+from causegrid.studies.state_encoding import StateCell
+from causegrid.tasks import task
+
+LEARNED_MINIMUM = 8  # below this learned length a cell is `not learned` (MEASURES 1.2)
+
+
+def learned(length: int, trained: int) -> str:
+    """The mark of a cell whose learned length is `length`: `learned`, `learned to L`, or `not learned`."""
+    if length >= trained:
+        return "learned"
+    return f"learned to {length}" if length >= LEARNED_MINIMUM else "not learned"
+
+
+class StateStages:
+    """The stages of one cell."""
+
+    def __init__(self, cell: StateCell) -> None:
+        self.cell = cell
+        self._model: Model | None = None
+        self._activations: dict[int, Activations] = {}
+
+    @cached_property
+    def task(self) -> Any:
+        """The cell's task."""
+        return task(self.cell.task)
+
+    def model(self, context: CellContext) -> Model:
+        """The trained model, from memory or from the cell's folder."""
+        if self._model is None:
+            self._model = load(context.find("model.json").parent)
+        return self._model
+
+    def lengths(self, context: CellContext) -> list[int]:
+        """Lengths the analysis looks at: the trained one, and the learned one where it is shorter."""
+        trained = self.cell.training.length
+        reached = int(context.table("training_summary")["learned_length"].iloc[0])
+        return [reached, trained] if LEARNED_MINIMUM <= reached < trained else [trained]
+
+    def activations(self, context: CellContext, length: int) -> Activations:
+        """Block outputs of the trained model at one length."""
+        if length not in self._activations:
+            p = self.cell.probing
+            self._activations[length] = collect(
+                self.model(context),
+                self.task,
+                length=length,
+                n_train=p.n_train,
+                n_test=p.n_test,
+                seed=self.cell.seed,
+            )
+        return self._activations[length]
+
+    def train(self, context: CellContext) -> None:
+        """Train from scratch and measure behaviour by length; a model that does not learn is a result."""
+        cell, t = self.cell, self.cell.training
+        made = model(cell.model, task=self.task, seed=cell.seed)
+        result = train(
+            made,
+            self.task,
+            steps=t.steps,
+            seed=cell.seed,
+            batch=t.batch,
+            lr=t.lr,
+            schedule=t.schedule,
+            length=t.length,
+            eval_lengths=tuple(cell.eval_lengths),
+            n_eval=cell.n_eval,
+            progress=lambda step, steps, facts: context.progress(
+                step, steps, f"training, length {facts['length']}"
+            ),
+        )
+        save(made, context.path("model.json").parent)
+        self._model = made
+        reached = int(result.learned_length)
+        facts = {
+            "family": made.family,
+            "n_params": made.n_params,
+            "steps": int(result.steps),
+            "solved": bool(result.solved),
+            "learned_length": reached,
+            "learned": learned(reached, t.length),
+            "schedule": t.schedule,
+            "positions": str(made.config.get("positions", "")),
+        }
+        context.save_table("training", result.history)
+        context.save_table("behaviour", result.behaviour)
+        context.save_table("training_summary", pd.DataFrame([facts]))
+        context.note(**facts, fingerprint=fingerprint(made))
+
+    def probe(self, context: CellContext) -> None:
+        """Probe every layer and label at every analysed length, with the baselines of MEASURES 2.1."""
+        fresh_model = untrained(self.model(context), seed=self.cell.seed + 1)
+        p = self.cell.probing
+        profiles = []
+        lengths = self.lengths(context)
+        for i, length in enumerate(lengths):
+            found = self.activations(context, length)
+            fresh = collect(
+                fresh_model, self.task, length=length, n_train=p.n_train, n_test=p.n_test, seed=self.cell.seed
+            )
+            for j, label in enumerate(self.task.labels):
+                context.progress(
+                    i * len(self.task.labels) + j, len(lengths) * len(self.task.labels), "probing"
+                )
+                profiles.append(profile_of(found, label, untrained=fresh, seed=self.cell.seed))
+        profile = pd.concat(profiles, ignore_index=True)
+        context.save_table("probes", profile)
+        context.save_table("profile_summary", profile_summary(profile))
+
+    def erase(self, context: CellContext) -> None:
+        """Erase the trained label's probe directions at every layer, refit the probe, beside random subspaces."""
+        e = self.cell.erasing
+        tables = []
+        for length in self.lengths(context):
+            found = self.activations(context, length)
+            tables.append(
+                erasure_table(
+                    self.model(context),
+                    self.task,
+                    activations=found,
+                    probes=fit_probes(found, self.task.label),
+                    ranks=e.ranks,
+                    n_random=e.n_random,
+                    n_random_refits=e.n_random_refits,
+                    seed=self.cell.seed,
+                    progress=context.progress,
+                )
+            )
+        context.save_table("erasure", pd.concat(tables, ignore_index=True))
