@@ -169,7 +169,7 @@ def init(
     """Write an example study (three cells or more) into the current folder."""
     from causegrid.studies.base import studies
 
-    chosen = studies.get(study)
+    chosen = studies.get(study)()
     path = Path(f"{Path(name).name.removesuffix('.yaml')}.yaml")
     if not path.stem or "/" in name:
         raise InputError(f"cannot name a study file {name!r}: give a plain name, as in `causegrid init mine`")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pandas as pd
 
@@ -115,8 +115,9 @@ def ablate(
 ) -> dict[str, Any]:
     """Ablate one group -> {"n", "baseline", "ablated", "effect", "low", "high", ...} by metric, and the table."""
     chosen_mode = _mode(mode)
-    ablator = _ablator(model(model_name), prompt_task(task_name), n=n, bos=bos, seed=seed)
-    table = ablator.table({"heads": heads}, chosen_mode)  # type: ignore[arg-type]
+    chosen = prompt_task(task_name)
+    ablator = _ablator(model(model_name), chosen, n=n, bos=bos, seed=seed)
+    table = ablator.table({"heads": heads}, chosen_mode)
     by_metric = {str(r["metric"]): r for r in table.to_dict("records")}
     shown = [m for m in SHOWN if m in by_metric]
     fields = ("baseline", "ablated", "effect", "low", "high")
@@ -250,4 +251,4 @@ def _rules(rules: str) -> None:
 def _mode(mode: str) -> Mode:
     if mode not in MODES:
         raise unknown("ablation mode", mode, MODES)
-    return cast(Mode, mode)
+    return mode

@@ -1,0 +1,228 @@
+"""The command line as a user meets it: fixed JSON, exit codes, one line for bad input and nothing written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from causegrid.cli import main
+
+
+@pytest.fixture
+def call(capsys):
+    """Run the command line in this process -> (exit code, stdout, stderr)."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        code = main([str(w) for w in words])
+        out = capsys.readouterr()
+        return code, out.out, out.err
+
+    return run
+
+
+def refused(result: tuple[int, str, str], *parts: str) -> None:
+    """Exit code 2, nothing on stdout, one line on stderr holding all parts and no traceback."""
+    code, out, err = result
+    assert code == 2, (code, out, err)
+    assert out == ""
+    lines = [line for line in err.splitlines() if line.strip()]
+    assert len(lines) == 1, err
+    for part in parts:
+        assert part in lines[0], (part, lines[0])
+
+
+def test_list_says_what_is_registered(call):
+    code, out, _ = call("list", "--json")
+    found = {(r["kind"], r["name"]) for r in json.loads(out)}
+    assert code == 0
+    assert {("tasks", "parity"), ("tasks", "ioi"), ("models", "mamba2"), ("models", "smollm2-135m")} <= found
+    assert {("screens", "name-mover"), ("studies", "state-encoding"), ("engines", "local")} <= found
+    assert all(r["note"] for r in json.loads(out))
+
+
+def test_bare_command_prints_help_and_fails(call):
+    code, out, err = call()
+    assert code == 2
+    assert "verdict" in out + err
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (("rnu",), ("rnu", "run")),
+        (("list", "taks"), ("taks", "tasks", "models")),
+        (("run",), ("STUDY.yaml",)),
+        (("run", "x.yaml", "--wrkers", "2"), ("--wrkers", "--workers")),
+        (("run", "no-such.yaml"), ("no-such.yaml",)),
+        (("train", "partiy", "lstm"), ("partiy", "parity")),
+        (("train", "parity", "lsmt"), ("lsmt", "lstm")),
+        (("train", "ioi", "lstm"), ("ioi", "state task")),
+        (("train", "parity", "lstm", "--schedule", "curiculum"), ("curiculum", "curriculum")),
+        (("train", "parity", "lstm", "--steps", "x"), ("--steps",)),
+        (("probe", "ioi", "lstm"), ("ioi", "state task")),
+        (("probe", "parity", "lsmt"), ("lsmt", "lstm")),
+        (("screen", "parity", "m", "--screen", "name-mover"), ("parity", "prompt task")),
+        (("screen", "ioi", "m", "--screen", "name-movre"), ("name-movre", "name-mover")),
+        (("screen", "ioi", "m", "--screen", "name-mover", "--rules", "strct"), ("strct", "strict", "paper")),
+        (("ablate", "ioi", "m", "--heads", "L0H1", "--mode", "men"), ("men", "mean", "zero")),
+        (("ablate", "prompts:nowhere.jsonl", "m", "--heads", "L0H1"), ("nowhere.jsonl",)),
+        (("verdict", "ioi", "smolm2-135m"), ("smolm2-135m", "smollm2-135m")),
+        (("status", "nowhere"), ("nowhere",)),
+        (("report", "nowhere"), ("nowhere",)),
+        (("claims", "nowhere"), ("nowhere",)),
+        (("check", "lstmm"), ("lstmm", "lstm")),
+        (("init", "a/b"), ("a/b",)),
+        (("init", "x", "--study", "state-encodin"), ("state-encodin", "state-encoding")),
+    ],
+)
+def test_bad_words_get_one_line(call, words, parts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused(call(*words), *parts)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_no_model(call, tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    refused(call("ablate", "ioi", tmp_path, "--heads", "L0H1"), str(tmp_path))
+
+
+def test_no_network_and_no_cached_model(call):
+    refused(call("ablate", "ioi", "nobody/no-such-model", "--heads", "L0H1"), "nobody/no-such-model")
+
+
+def test_nan_weights_are_refused(call, small_lm, tmp_path):
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "nan"
+    shutil.copytree(small_lm, folder)
+    weights = load_file(folder / "model.safetensors")
+    name = sorted(weights)[0]
+    weights[name][0] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    refused(call("ablate", "ioi", folder, "--heads", "L0H1"), "NaN")
+
+
+@pytest.mark.parametrize("heads", ["L0H9", "L7H0", "L0.H1", "", "L0H1,L0H1"])
+def test_heads_the_model_does_not_have(call, small_lm, heads):
+    """Case 23: an error that names the model's head count, or how heads are written."""
+    refused(call("ablate", "ioi", small_lm, "--heads", heads))
+
+
+def test_case_23_names_the_head_count(call, small_lm):
+    refused(call("ablate", "ioi", small_lm, "--heads", "L0H12"), "L0H12", "8 heads")
+
+
+def test_case_24_groups_of_another_model(call, small_lm, tmp_path):
+    file = tmp_path / "groups.json"
+    file.write_text(json.dumps({"_model": "EleutherAI/pythia-1b", "mine": ["L0H1"]}))
+    refused(call("verdict", "ioi", small_lm, "--groups", file), "EleutherAI/pythia-1b", str(small_lm))
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "empty"),
+        ("[1, 2]\n", ":1"),
+        ('{"prompt": "Anna lives in"}\n', "answer"),
+        ('{"prompt": "Anna lives in", "answer": "London Paris"}\n', "London Paris"),
+        ('{"prompt": "Anna lives in", "answr": "London"}\n', "answr"),
+        ('{"prompt": \n', ":1"),
+    ],
+)
+def test_bad_prompt_files(call, small_lm, tmp_path, text, part):
+    file = tmp_path / "mine.jsonl"
+    file.write_text(text)
+    refused(call("ablate", f"prompts:{file}", small_lm, "--heads", "L0H1"), "mine.jsonl", part)
+
+
+def test_screen_json(call, small_lm):
+    code, out, _ = call("screen", "ioi", small_lm, "--screen", "name-mover", "--n", "24", "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert len(rows) == 3 * 8
+    assert {"layer", "head", "score", "selected"} <= set(rows[0])
+    assert {(r["layer"], r["head"]) for r in rows} == {(x, h) for x in range(3) for h in range(8)}
+
+
+def test_ablate_json_is_a_paired_difference(call, small_lm):
+    code, out, _ = call(
+        "ablate", "ioi", small_lm, "--heads", "L0H1,L2H3", "--mode", "zero", "--n", "24", "--json"
+    )
+    found = json.loads(out)
+    assert code == 0
+    assert found["n"] == 12
+    for metric in ("top1", "logit_diff"):
+        assert found["ablated"][metric] - found["baseline"][metric] == pytest.approx(
+            found["effect"][metric], abs=1e-9
+        )
+    assert found["effect"]["logit_diff"] != 0
+
+
+def test_verdict_json_on_a_model_that_cannot_do_the_task(call, small_lm, tmp_path):
+    """A random model fails the floor: no group may get a causal verdict by accident."""
+    file = tmp_path / "groups.json"
+    file.write_text(json.dumps({"a": ["L0H1", "L1H2"], "b": {"heads": ["L2H3"], "target": "IO"}}))
+    code, out, _ = call("verdict", "ioi", small_lm, "--groups", file, "--n-null", "19", "--n", "32", "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert {r["group"] for r in rows} == {"a", "b"}
+    needed = {
+        "group",
+        "heads",
+        "metric",
+        "effect",
+        "null_mean",
+        "null_sd",
+        "n_null",
+        "p",
+        "p_holm",
+        "verdict",
+        "marks",
+    }
+    assert all(needed <= set(r) for r in rows)
+    assert all(r["heads"] == (["L0H1", "L1H2"] if r["group"] == "a" else ["L2H3"]) for r in rows)
+    assert not {r["combined"] for r in rows} & {"primary", "secondary", "co-primary", "interferer"}
+
+
+def test_check_passes_on_a_small_model(call, small_lm):
+    code, out, _ = call("check", small_lm, "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert {r["result"] for r in rows} <= {"ok", "unsupported"}
+    assert any("noise" in r["test"] for r in rows)
+
+
+def test_init_writes_a_study_that_plans(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for study in ("state-encoding", "pattern-selectivity"):
+        code, out, _ = call("init", study, "--study", study, "--json")
+        assert code == 0
+        file = json.loads(out)["file"]
+        code, out, _ = call("plan", file, "--json")
+        assert code == 0
+        assert len(json.loads(out)) >= 3
+        refused(call("init", study, "--study", study), "exists already")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["pattern-selectivity.yaml", "state-encoding.yaml"]
+
+
+def test_train_saves_a_model_that_probe_reads(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out_folder = Path("gru")
+    code, out, _ = call(
+        "train", "parity", "gru", "--steps", "30", "--length", "8", "--out", out_folder, "--json"
+    )
+    found = json.loads(out)
+    assert code == 0
+    assert found["steps"] <= 30
+    assert {r["metric"] for r in found["behaviour"]} == {"token", "strict", "last"}
+    code, out, _ = call("probe", "parity", out_folder, "--length", "8", "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert [r["layer"] for r in rows] == [-1, 0, 1, 2, 3]
+    assert {"layer", "label", "accuracy", "low", "high", "baselines"} <= set(rows[0])
+    assert {"majority", "position", "token", "untrained"} <= set(rows[0]["baselines"])
+    refused(call("train", "parity", "gru", "--out", out_folder), "exists already")
