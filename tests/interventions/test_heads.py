@@ -124,7 +124,7 @@ def test_mean_is_pooled_over_positions_when_lengths_differ(tiny_model, make_prom
 def test_resample_takes_another_prompt_of_the_same_length_position_by_position(tiny_model, make_prompts):
     model = tiny_model("gpt_neox")
     prompts, reference = make_prompts(6, lengths=(5, 7)), make_prompts(6, lengths=(7, 5), seed=5)
-    ablator = Ablator(model, prompts, reference=reference, seed=3, stack=2)
+    ablator = Ablator(model, prompts, reference=reference, seed=3, stack=2, batch=2)
     table = ablator.table({"g": GROUP}, "resample")
     found = margin_effect(table, "g")
     donors_used = []
@@ -283,11 +283,17 @@ def test_a_shared_planner_runs_equal_head_sets_once_but_not_across_modes(tiny_mo
     planner = Planner(model, prompts)
     runs = [
         ablate_heads(model, prompts, {"g": GROUP}, mode=m, reference=r, planner=planner)
-        for m, r in (("zero", None), ("mean", reference), ("mean", make_prompts(6, seed=6)), ("zero", None))
+        for m, r in (
+            ("zero", None),
+            ("mean", reference),
+            ("mean", make_prompts(6, seed=6)),
+            ("resample", reference),
+            ("zero", None),
+        )
     ]
     values = [margin_effect(t, "g") for t in runs]
-    assert np.array_equal(values[0], values[3])
-    assert not np.allclose(values[0], values[1]) and not np.allclose(values[1], values[2])
+    assert np.array_equal(values[0], values[4])
+    assert all(not np.allclose(values[i], values[j]) for i in range(4) for j in range(i))
 
 
 def test_helpers(tiny_model):
