@@ -1,0 +1,93 @@
+"""The erasure table on networks whose answer is known by construction, and the reading table itself."""
+
+from __future__ import annotations
+
+import pytest
+from known_states import WIDE, known
+
+from causegrid import task
+from causegrid.interventions.erasure import erased_behaviour
+from causegrid.signatures.activations import collect, fit_probes
+from causegrid.studies.state.erasure import erasure_table, reading
+
+SIZES = dict(length=40, n_train=400, n_test=300)
+
+
+def readings(model, **changes):
+    table = erasure_table(model, task("parity"), ranks=[1], n_random=19, seed=3, **{**SIZES, **changes})
+    return table.set_index("layer")
+
+
+def test_one_direction_that_is_read_is_candidate_necessary():
+    table = readings(known({0: 0.1}, {0: 1.0}))
+    assert table["reading"].tolist() == [
+        "not readable",
+        "not readable",
+        "candidate necessary",
+        "candidate necessary",
+    ]
+    assert table.loc[1, "probe"] == pytest.approx(1.0)
+    assert table.loc[1, "accuracy"] < 0.6 < table.loc[1, "control_low"]
+    assert table.loc[1, "refit_high"] < 0.56
+
+
+def test_two_directions_of_different_noise_are_void_at_rank_one():
+    model = known({0: 0.1, 1: WIDE}, {0: 1.0, 1: 1.0})
+    table = readings(model)
+    assert table.loc[1, "reading"] == table.loc[2, "reading"] == "test void"
+    assert table.loc[1, "refit_low"] > 0.6
+
+
+def test_both_directions_erased_are_candidate_necessary():
+    import numpy as np
+
+    model = known({0: 0.1, 1: WIDE}, {0: 1.0, 1: 1.0})
+    found = collect(model, task("parity"), seed=3, **SIZES)
+    sample = task("parity").sample(300, 40, seed=3, split="test")
+    both = np.eye(16)[:, :2]
+    accuracy = erased_behaviour(model, sample.tokens, sample.labels["state"], "L1.resid_post", [None, both],
+                                found.train.x[1].mean(0)).mean(1)  # fmt: skip
+    assert accuracy[0] > 0.98
+    assert accuracy[1] < 0.6
+
+
+def test_a_state_that_is_there_but_not_read_is_readable_not_used():
+    table = readings(known({0: 0.1}, {0: 1.0}, aside=True))
+    assert table.loc[1, "reading"] == table.loc[2, "reading"] == "readable, not used"
+    assert table.loc[1, "drop"] == 0.0
+
+
+def test_clean_accuracy_is_the_models_own():
+    model = known({0: 0.1}, {0: 1.0})
+    sample = task("parity").sample(SIZES["n_test"], 40, seed=3, split="test")
+    own = (model(sample.tokens).argmax(-1).numpy() == sample.labels["state"]).mean()
+    assert readings(model)["clean"].unique() == pytest.approx([own])
+
+
+def test_probes_given_are_used():
+    model = known({0: 0.1}, {0: 1.0})
+    found = collect(model, task("parity"), seed=3, **SIZES)
+    table = readings(model, activations=found, probes=fit_probes(found, "state"))
+    assert table["reading"].tolist() == readings(model)["reading"].tolist()
+
+
+BASE = dict(
+    probe_low=1.0, refit_low=0.49, refit_high=0.51, baseline=0.5, clean=1.0, task_accuracy=0.5, task_low=0.48,
+    control_low=0.97,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "candidate necessary"),
+        ({"task_accuracy": 0.99, "task_low": 0.985}, "readable, not used"),
+        ({"task_accuracy": 0.98, "task_low": 0.975}, "inconclusive"),  # inside the controls, but not holding
+        ({"refit_low": 0.6, "refit_high": 0.7}, "test void"),
+        ({"refit_low": 0.6, "refit_high": 0.7, "task_accuracy": 1.0, "task_low": 1.0}, "test void"),
+        ({"refit_low": 0.51, "refit_high": 0.55}, "inconclusive"),  # cannot tell whether it was removed
+        ({"probe_low": 0.515}, "not readable"),
+    ],
+)
+def test_the_reading_table(changes, expected):
+    assert reading(**{**BASE, **changes}) == expected

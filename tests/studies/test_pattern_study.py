@@ -1,0 +1,209 @@
+"""The pattern-selectivity study end to end on a small random model, and its parts on tables made by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from causegrid.errors import InputError
+from causegrid.runs import run
+from causegrid.runs.store import open_run
+from causegrid.studies.base import studies
+from causegrid.studies.pattern.head_groups import default_names, disjoint
+from causegrid.studies.pattern.stages import competing, subset
+
+CONFIG = {
+    "study": "pattern-selectivity",
+    "grid": [{"tasks": ["ioi", "variable-binding"], "groups": ["induction", "previous-token"]}],
+    "n_prompts": 32,
+    "rules": "paper",
+    "generic": {"n": 32, "length": 48},
+    "matched_null": {"n": 12, "per_group": 5, "n_prompts": 8, "early_stop": False},
+    "n_subsamples": 4,
+}
+
+
+def table_of_screens(**chosen: list[str]) -> pd.DataFrame:
+    rows = []
+    for name, heads in chosen.items():
+        for rank, head in enumerate(heads, 1):
+            layer, index = head[1:].split("H")
+            rows.append(
+                {"screen": name, "layer": int(layer), "head": int(index), "selected": True, "rank": rank}
+            )
+    return pd.DataFrame(rows)
+
+
+def test_a_head_of_two_screens_stays_with_the_first():
+    table = table_of_screens(movers=["L2H1", "L1H0"], previous=["L1H0", "L0H3"])
+    first, second, third = disjoint(table, ["movers", "previous", "nothing"])
+    assert first.heads == ("L2H1", "L1H0")
+    assert second.heads == ("L0H3",)
+    assert second.note == "L1H0 counts in movers"
+    assert third.heads == ()
+    assert "no head" in third.note
+
+
+def test_groups_without_heads_do_not_compete():
+    table = pd.DataFrame({"group": ["a", "b"], "heads": [["L0H1"], []]})
+    assert competing(table) == {"a": ["L0H1"]}
+
+
+def test_the_null_subset_is_seeded_and_sorted():
+    assert subset(10, 20, 0) == list(range(10))
+    pick = subset(100, 24, 1)
+    assert pick == sorted(set(pick)) == subset(100, 24, 1)
+    assert len(pick) == 24
+    assert pick != subset(100, 24, 2)
+
+
+def test_default_groups_fit_the_task():
+    assert default_names(["IO", "S1", "S2"])[:2] == ["name-mover", "s-inhibition"]
+    assert "binding" in default_names(["binding", "distractor", "query_name"])
+
+
+@pytest.fixture(scope="module")
+def finished(small_lm, tmp_path_factory):
+    """A finished run; thresholds lowered so that a random model's screens pick heads at all."""
+    from dataclasses import replace
+
+    from causegrid.signatures.screens.base import screens
+
+    kept = {name: screens.get(name) for name in ("induction", "previous-token")}
+    for k, name in enumerate(kept):
+        screens._things[name] = replace(kept[name], threshold=1.05 + 0.01 * k, must_be_best=True)
+    folder = tmp_path_factory.mktemp("pattern")
+    study = folder / "study.yaml"
+    grid = [{**CONFIG["grid"][0], "models": [str(small_lm)]}]
+    study.write_text(yaml.safe_dump({**CONFIG, "grid": grid}))
+    try:
+        outcome = run(study, folder / "out", engine="inline")
+    finally:
+        screens._things.update(kept)
+    assert outcome.failures == ()
+    assert outcome.problems == ()
+    return open_run(folder / "out")
+
+
+def test_every_table_is_there(finished):
+    for cell in finished.cells():
+        assert cell.status == "done"
+        assert set(cell.tables()) == {
+            "prompts", "dropped", "noise_floor", "spectrum", "classes", "screens", "groups", "effects", "singles", "text",
+            "nulls", "null_notes", "verdicts",
+        }  # fmt: skip
+
+
+def test_heads_are_measured_on_prompts_the_screens_did_not_see(finished):
+    for cell in finished.cells():
+        prompts = cell.table("prompts")
+        halves = {half: set(rows["text"]) for half, rows in prompts.groupby("half")}
+        assert set(halves) == {"chosen on", "measured on"}
+        assert not halves["chosen on"] & halves["measured on"]
+
+
+def test_effects_are_recomputed_from_raw_hooks(finished, small_lm):
+    """The zero-ablation effect of one group, by hooks on the plain Hugging Face model."""
+    import torch
+
+    from causegrid import model
+
+    cell = finished.cells()[0]
+    effects = cell.table("effects")
+    row = effects[(effects["mode"] == "zero") & (effects["metric"] == "logit_diff")].iloc[0]
+    loaded = model(str(small_lm))
+    prompts = cell.table("prompts")
+    texts = prompts.loc[prompts["half"] == "measured on", ["text", "answer", "foil"]]
+    heads = [(int(h[1:].split("H")[0]), int(h.split("H")[1])) for h in row["heads"]]
+    width = 64 // 8
+    differences = []
+    for text, answer, foil in texts.itertuples(index=False):
+        ids = torch.tensor([loaded.tokenizer(text, add_special_tokens=False)["input_ids"]])
+        a, f = (loaded.tokenizer.convert_tokens_to_ids(w.strip()) for w in (answer, foil))
+
+        def margin(a=a, f=f, ids=ids):
+            with torch.no_grad():
+                last = loaded.module(input_ids=ids, use_cache=False).logits[0, -1].float()
+            return float(last[a] - last[f])
+
+        clean = margin()
+        handles = []
+        for layer, head in heads:
+
+            def cut(module, args, head=head):
+                z = args[0].clone()
+                z[..., head * width : (head + 1) * width] = 0
+                return (z, *args[1:])
+
+            handles.append(
+                loaded.module.gpt_neox.layers[layer].attention.dense.register_forward_pre_hook(cut)
+            )
+        differences.append(margin() - clean)
+        for handle in handles:
+            handle.remove()
+    np.testing.assert_allclose(list(row["values"]), differences, atol=1e-5)
+    assert row["effect"] == pytest.approx(np.mean(differences), abs=1e-5)
+
+
+def test_null_draws_match_the_groups_and_leave_competitors_out(finished):
+    for cell in finished.cells():
+        groups = competing(cell.table("groups"))
+        taken = {h for heads in groups.values() for h in heads}
+        nulls = cell.table("nulls")
+        notes = cell.table("null_notes").set_index("group")
+        for name, heads in groups.items():
+            mine = nulls[nulls["null_for"] == name]
+            layers = sorted(h.split("H")[0] for h in heads)
+            assert mine["n"].eq(8).all()
+            for draw in mine["heads"]:
+                assert sorted(h.split("H")[0] for h in draw) == layers
+                assert not set(draw) & set(heads)
+                if not notes.loc[name, "contaminated"]:
+                    assert not set(draw) & taken
+            assert mine["draw"].nunique() == notes.loc[name, "n_null"]
+
+
+def test_claims_never_claim_from_nothing(finished):
+    results = {c["id"]: c["result"] for c in finished.claims()}
+    assert results == dict.fromkeys(("P1", "P2", "P3", "P4", "P5"), "not enough evidence")
+
+
+def test_a_cell_without_groups_says_what_to_do(small_lm, tmp_path):
+    """Under strict rules no head of a random model is picked: the cell fails with a reason, no verdict appears."""
+    study = tmp_path / "study.yaml"
+    grid = [{"tasks": ["ioi"], "groups": ["induction"], "models": [str(small_lm)]}]
+    study.write_text(yaml.safe_dump({**CONFIG, "grid": grid, "rules": "strict"}))
+    outcome = run(study, tmp_path / "out", engine="inline")
+    assert outcome.n_failed == 1
+    assert "no screen picked a head" in outcome.failures[0][1]
+    assert open_run(tmp_path / "out").cells()[0].table("verdicts") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"grid": [{"tasks": ["iio"], "models": ["smollm2-135m"]}]}, "ioi"),
+        ({"grid": [{"tasks": ["parity"], "models": ["smollm2-135m"]}]}, "prompt task"),
+        ({"grid": [{"tasks": ["ioi"], "models": ["smolm2-135m"]}]}, "smollm2-135m"),
+        ({"grid": [{"tasks": ["ioi"], "models": ["smollm2-135m"], "groups": ["name-mvoer"]}]}, "name-mover"),
+        ({"grid": [{"tasks": ["ioi", "ioi"], "models": ["smollm2-135m"]}]}, "twice"),
+    ],
+)
+def test_a_wrong_name_is_found_before_anything_runs(changes, part, tmp_path):
+    study = tmp_path / "study.yaml"
+    study.write_text(yaml.safe_dump({**CONFIG, **changes}))
+    with pytest.raises(InputError, match=part):
+        run(study, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["state-encoding", "pattern-selectivity"])
+def test_examples_parse_and_have_three_cells(name, tmp_path):
+    from causegrid.runs.config import load
+
+    file = tmp_path / "x.yaml"
+    file.write_text(studies.get(name)().example())
+    study, config = load(file)
+    assert len(study.cells(config)) >= 3
