@@ -79,7 +79,7 @@ def test_a_gru_solves_parity_by_curriculum_and_stops_early() -> None:
     assert run.history.length.max() == 12
     longer = run.history.length.diff().fillna(0)
     assert set(longer.unique()) <= {0, 2}
-    earned = run.history.loss.shift(1) < 0.05
+    earned = run.history.loss.shift(1) < 0.1
     assert earned[longer > 0].all()
     assert {length for length, split in task.asked if split == "train"} <= set(range(4, 13))
 
