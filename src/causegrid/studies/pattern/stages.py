@@ -8,7 +8,7 @@ and its tables, so a cell goes on at its first unfinished stage in a new process
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -27,8 +27,10 @@ from causegrid.signatures.spectrum import spectrum
 from causegrid.studies.base import CellContext
 from causegrid.studies.pattern.head_groups import default_names, disjoint, pattern_scores
 from causegrid.studies.pattern.matched_null import matched_null
-from causegrid.studies.pattern_selectivity import PatternCell
 from causegrid.tasks import PromptSet, task
+
+if TYPE_CHECKING:
+    from causegrid.studies.pattern_selectivity import PatternCell
 
 UNION = "all groups"
 

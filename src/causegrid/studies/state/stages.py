@@ -7,7 +7,7 @@ unfinished stage in a new process.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -18,8 +18,10 @@ from causegrid.signatures.activations import Activations, collect, fit_probes
 from causegrid.signatures.profile import profile_of, profile_summary
 from causegrid.studies.base import CellContext
 from causegrid.studies.state.erasure import erasure_table
-from causegrid.studies.state_encoding import StateCell
 from causegrid.tasks import task
+
+if TYPE_CHECKING:
+    from causegrid.studies.state_encoding import StateCell
 
 LEARNED_MINIMUM = 8  # below this learned length a cell is `not learned` (MEASURES 1.2)
 
