@@ -1,0 +1,106 @@
+"""The page's data on a pattern-selectivity run: one block per cell, since cells differ in model and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from causegrid.report.rows import columns, plain
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from causegrid.runs.store import CellRecord
+
+METRICS = ("logit_diff", "top1")
+EXAMPLES = 2
+EFFECT = ("group", "mode", "metric", "n", "baseline", "ablated", "effect", "low", "high")
+VERDICT = (
+    "group",
+    "heads",
+    "kind",
+    "mode",
+    "metric",
+    "n",
+    "baseline",
+    "effect",
+    "low",
+    "high",
+    "null_mean",
+    "null_sd",
+    "n_null",
+    "null_prompts",
+    "excess",
+    "p",
+    "p_holm",
+    "p_min",
+    "specificity",
+    "verdict",
+    "marks",
+    "reason",
+    "combined",
+    "differs",
+)
+NOTE = ("group", "n_null", "wanted", "n_possible", "exhaustive", "contaminated", "stopped", "why")
+
+
+def section(cells: Sequence[CellRecord]) -> dict[str, Any]:
+    """Everything the page draws, from the finished cells' tables."""
+    return {"cells": [_cell(c) for c in cells]}
+
+
+def _cell(cell: CellRecord) -> dict[str, Any]:
+    prompts = cell.table("prompts")
+    measured = prompts[prompts["half"] == "measured on"] if prompts is not None else None
+    dropped = cell.table("dropped")
+    effects = _of_metrics(cell.table("effects"))
+    singles = cell.table("singles")
+    return {
+        **{k: cell.config[k] for k in ("task", "model", "seed", "rules", "modes")},
+        "facts": plain({k: v for k, v in cell.facts.items() if k != "fingerprint"}),
+        "baseline": {} if measured is None else {m: _mean(measured, m) for m in (*METRICS, "restricted")},
+        "examples": {} if measured is None else columns(measured.head(EXAMPLES), ["text", "answer", "foil"]),
+        "dropped": [] if dropped is None else [str(x) for x in dropped["dropped"]],
+        "verdicts": columns(cell.table("verdicts"), VERDICT),
+        "effects": columns(effects, EFFECT),
+        "singles": columns(_of_metrics(singles), EFFECT),
+        "nulls": _draws(cell.table("nulls")),
+        "notes": columns(cell.table("null_notes"), NOTE),
+        "groups": columns(
+            cell.table("groups"), ["group", "heads", "note", "pattern_score", "pattern_p99", "pattern"]
+        ),
+        "screens": columns(
+            _of_singles(cell.table("screens"), singles), ["screen", "layer", "head", "target_mass"]
+        ),
+        "spectrum": columns(cell.table("spectrum"), ["layer", "head", "pr", "low", "high", "n"]),
+        "text": columns(cell.table("text"), ["group", "mode", "clean", "ablated", "increase"]),
+    }
+
+
+def _of_metrics(table: pd.DataFrame | None) -> pd.DataFrame | None:
+    return table if table is None or "metric" not in table else table[table["metric"].isin(METRICS)]
+
+
+def _mean(prompts: pd.DataFrame, metric: str) -> dict[str, Any]:
+    """Mean of the untouched model with its standard error over prompts."""
+    values = prompts[metric].dropna() if metric in prompts else prompts.iloc[:0, 0]
+    n = len(values)
+    return plain({"mean": values.mean(), "se": values.std(ddof=1) / n**0.5, "n": n}) if n > 1 else {}
+
+
+def _draws(nulls: pd.DataFrame | None) -> dict[str, dict[str, list[float | None]]]:
+    """metric -> group -> the effect of each of its draws."""
+    found: dict[str, dict[str, list[float | None]]] = {m: {} for m in METRICS}
+    if nulls is not None and len(nulls):
+        for (metric, group), rows in nulls.groupby(["metric", "null_for"], sort=False):
+            if metric in found:
+                found[str(metric)][str(group)] = plain(list(rows["effect"]))
+    return found
+
+
+def _of_singles(screens: pd.DataFrame | None, singles: pd.DataFrame | None) -> pd.DataFrame | None:
+    """Screen rows of the heads that were ablated alone: what the selectivity plot needs."""
+    if screens is None or singles is None:
+        return None
+    names = "L" + screens["layer"].astype(str) + "H" + screens["head"].astype(str)
+    return screens[names.isin(set(singles["group"]))]

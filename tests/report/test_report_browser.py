@@ -1,0 +1,244 @@
+"""The page in a browser, offline: it draws, asks for nothing, its buttons and hints work, whatever the tables hold."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from report_runs import (
+    FAMILIES,
+    GROUPS,
+    STAGES,
+    UNION,
+    make_run,
+    pattern_cell,
+    pattern_tables,
+    state_cell,
+    state_tables,
+)
+from test_report_page import EVIL, evil_run
+
+from causegrid.report import write_report
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="playwright is not installed (pip install '.[dev]')"
+)
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium on this machine (Debian: apt install chromium)"
+)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as play:
+        found = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield found
+        found.close()
+
+
+class Seen:
+    """A page that was opened offline, with what it asked for and complained of."""
+
+    def __init__(self, browser: Any, path: Path, width: int = 1280) -> None:
+        self.tab = browser.new_context(offline=True, viewport={"width": width, "height": 900}).new_page()
+        self.asked: list[str] = []
+        self.complaints: list[str] = []
+        self.tab.on("request", lambda r: self.asked.append(r.url))
+        self.tab.on("console", lambda m: self.complaints.append(m.text))
+        self.tab.on("pageerror", lambda e: self.complaints.append(str(e)))
+        self.address = path.resolve().as_uri()
+        self.tab.goto(self.address)
+        self.tab.wait_for_selector("body[data-drawn]")
+
+    @property
+    def fine(self) -> bool:
+        """Nothing was asked for but the page, nothing complained, no figure failed."""
+        failed = self.tab.locator(".figures .warn").all_inner_texts()
+        assert not failed and not self.complaints, (failed, self.complaints)
+        assert self.asked == [self.address]
+        return True
+
+    def count(self, selector: str) -> int:
+        return self.tab.locator(selector).count()
+
+
+@pytest.fixture(scope="module")
+def drawn(whole) -> Path:
+    return whole / "report.html"
+
+
+@pytest.fixture(scope="module")
+def seen(browser, drawn) -> Seen:
+    return Seen(browser, drawn)
+
+
+def test_it_draws_everything_and_asks_for_nothing(seen):
+    assert seen.fine
+    assert seen.count("#study-0 .plot svg") == 2 + 5 + 2 * 5  # tasks; families: probe, erasure of each task
+    assert seen.count("#study-1 .plot svg") == 2 * 5
+    assert seen.tab.evaluate("performance.now()") < 20_000  # 1 to 2 s on an idle machine
+
+
+@pytest.mark.parametrize("width", [1280, 700, 390])
+def test_no_screen_is_too_narrow(browser, drawn, width):
+    found = Seen(browser, drawn, width)
+    assert found.fine
+    assert found.tab.evaluate("document.documentElement.scrollWidth") <= width
+    for box in found.tab.locator(".panel").all()[::5]:
+        assert box.bounding_box()["width"] <= width
+
+
+def test_option_buttons_redraw(seen):
+    first = seen.tab.locator("#study-0 .plot svg").first
+    before = first.inner_html()
+    button = seen.tab.get_by_role("button", name="whole sequence")
+    assert button.get_attribute("aria-pressed") == "false"
+    button.click()
+    assert button.get_attribute("aria-pressed") == "true"
+    assert seen.tab.get_by_role("button", name="every token").get_attribute("aria-pressed") == "false"
+    assert first.inner_html() != before
+    seen.tab.get_by_role("button", name="s3: element").click()
+    assert seen.tab.get_by_text("mamba not learned").count() >= 1
+    for button in seen.tab.locator(".controls button").all():
+        button.click()
+    seen.tab.get_by_role("button", name="every token").click()
+    assert seen.fine
+
+
+def test_a_hint_tells_the_number_and_its_interval(seen, whole):
+    table = whole / "state-encoding" / "tables" / "behaviour.csv"
+    wanted = next(line.split(",") for line in table.read_text().splitlines() if ",gru,0,40,token," in line)
+    mark = seen.tab.locator("#study-0 svg").first.locator("[aria-label^='gru on parity, seed 0, length 40']")
+    mark.scroll_into_view_if_needed()
+    box = mark.bounding_box()
+    seen.tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    text = seen.tab.locator("#hint").inner_text()
+    accuracy, low, high = (f"{float(v):.3f}" for v in wanted[6:9])
+    assert text.startswith("gru on parity, seed 0, length 40") and f"{accuracy} [{low}, {high}]" in text
+    seen.tab.mouse.move(2, 2)
+    assert not seen.tab.locator("#hint").is_visible()
+
+
+def test_verdicts_say_effect_null_and_p(seen):
+    line = seen.tab.locator("#cell-1-0 table.lines tr.first").first.inner_text()
+    assert re.sub(r"\s+", " ", line).startswith("name-mover primary −1.90 [−2.08, −1.72]")
+    assert "(119)" in line and "0.017" in line and "0.050" in line and "7.1 ×" in line
+    union = seen.tab.locator("#cell-1-0 table.lines tr.first").last.inner_text()
+    assert UNION in union and "none" in union
+
+
+def test_every_plotted_estimate_has_an_interval_or_a_null(seen):
+    """As many interval bars as dots, in the figures of one cell; ticks are the draws of the null."""
+    null, _, alone, modes, spectrum = seen.tab.locator("#cell-1-0 svg").all()
+    assert null.locator("g[aria-label='tick'] line").count() == 3 * 119
+    other = {"zero line": 1, "random targets": 1, "between layers": 29}
+    for figure, dots, lines in (
+        (null, 3, ["zero line"]),
+        (alone, 22, ["zero line", "random targets"]),
+        (modes, 8, ["zero line"]),
+        (spectrum, 270, ["between layers"]),
+    ):
+        assert figure.locator("circle[aria-label]").count() == dots
+        assert figure.locator("g[aria-label='rule'] line").count() == dots + sum(other[k] for k in lines)
+
+
+def test_text_from_tables_runs_nothing(browser, tmp_path):
+    found = Seen(browser, write_report(evil_run(tmp_path)))
+    assert found.tab.evaluate("window.broken") is None and found.count("img") == 0
+    assert found.count("#study-0 .plot svg") == 5
+    assert EVIL in found.tab.locator(".example").first.inner_text()
+    assert EVIL in found.tab.locator("table.lines").inner_text()
+    assert found.fine
+
+
+STATE_NAMES = [name for names in STAGES["state-encoding"].values() for name in names]
+PATTERN_NAMES = [name for names in STAGES["pattern-selectivity"].values() for name in names]
+
+
+def without(make: Any, names: list[str]) -> Any:
+    """Cells by seed: each lacks one table, or has it without rows; the last has NaN for every number."""
+
+    def made(cell):
+        tables, facts = make(cell)
+        at = cell["seed"]
+        if at < len(names):
+            del tables[names[at]]
+        elif at < 2 * len(names):
+            tables[names[at - len(names)]] = tables[names[at - len(names)]].iloc[:0]
+        else:
+            for table in tables.values():
+                for column in table.select_dtypes("float"):
+                    table[column] = np.nan
+        return tables, facts
+
+    return made
+
+
+def test_missing_and_empty_tables_leave_the_rest_of_the_page(browser, tmp_path):
+    states = [state_cell("parity", FAMILIES[i % 5], i) for i in range(2 * len(STATE_NAMES) + 1)]
+    patterns = [pattern_cell(seed=i) for i in range(2 * len(PATTERN_NAMES) + 1)]
+    make_run(tmp_path / "states", "state-encoding", states, without(state_tables, STATE_NAMES))
+    make_run(tmp_path / "patterns", "pattern-selectivity", patterns, without(pattern_tables, PATTERN_NAMES))
+    found = Seen(browser, write_report(tmp_path))
+    assert found.count("details.cell[open]") == 3  # the others are drawn when they are opened
+    found.tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert found.count("details.cell[open]") == len(patterns)
+    assert found.fine
+    text = found.tab.locator("main").inner_text()
+    assert "NaN" not in text and "undefined" not in text and "null ±" not in text
+    assert found.count("#study-1 .plot svg") > 4 * len(patterns)
+
+
+@pytest.mark.parametrize("name", STATE_NAMES)
+def test_a_run_of_one_cell_without_a_table(browser, tmp_path, name):
+    cell = state_cell("parity", "gru", STATE_NAMES.index(name))
+    make_run(tmp_path, "state-encoding", [cell], without(state_tables, STATE_NAMES))
+    assert Seen(browser, write_report(tmp_path)).fine
+
+
+def test_the_published_rules_and_a_task_without_foils(browser, tmp_path):
+    def make(cell):
+        tables, facts = pattern_tables(cell)
+        if cell["task"] == "no-foil":
+            for name in ("verdicts", "effects", "singles", "nulls"):
+                of_margin = tables[name]["metric"] == "logit_diff"
+                numbers = tables[name].select_dtypes("float").columns
+                tables[name].loc[of_margin, numbers] = np.nan
+            tables["prompts"][["logit_diff", "restricted"]] = np.nan
+            tables["prompts"]["foil"] = ""
+        return tables, facts
+
+    cells = [pattern_cell("no-foil"), pattern_cell(rules="paper", modes=["zero"])]
+    make_run(tmp_path, "pattern-selectivity", cells, make)
+    found = Seen(browser, write_report(tmp_path))
+    assert found.fine
+    first, second = found.tab.locator("details.cell").all()
+    assert "there is no foil, so top-1 decides" in first.inner_text() and ", not “" not in first.inner_text()
+    assert "Top-1 effect, pp" in first.locator("table.lines th").nth(2).inner_text()
+    assert "paper (top-1 decides, as published)" in second.inner_text()
+    assert "The same groups under each ablation" not in second.inner_text()
+
+
+def test_long_names(browser, tmp_path):
+    long = {g: f"{g} of the second kind, with a long name" for g in GROUPS}
+
+    def make(cell):
+        tables, facts = pattern_tables(cell)
+        for table in tables.values():
+            for column in ("group", "screen", "null_for"):
+                if column in table:
+                    table[column] = table[column].replace(long)
+        return tables, facts
+
+    make_run(tmp_path, "pattern-selectivity", [pattern_cell()], make)
+    found = Seen(browser, write_report(tmp_path))
+    assert found.fine
+    labels = found.tab.locator("#cell-0-0 svg").first.locator("text").all_text_contents()
+    assert any(label.endswith("…") and len(label) <= 17 for label in labels)

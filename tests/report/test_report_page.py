@@ -1,0 +1,393 @@
+"""The page without a browser: what it says, what it holds, what it refuses.  Its numbers against the tables."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import resource
+import subprocess
+import sys
+from html.parser import HTMLParser
+from importlib import resources
+from pathlib import Path
+from urllib.parse import unquote
+
+import numpy as np
+import pandas as pd
+import pytest
+from report_runs import (
+    CLAIMS,
+    make_run,
+    pattern_cell,
+    pattern_tables,
+    state_cell,
+    state_tables,
+)
+
+from causegrid.errors import InputError
+from causegrid.report import write_report
+from causegrid.report.claims import claim_rows, figure
+from causegrid.report.rows import plain
+from causegrid.runs.lock import Lock
+from causegrid.runs.resume import FINISH_LOCK
+
+VENDOR = {
+    "d3.min.js": "f2094bbf6141b359722c4fe454eb6c4b0f0e42cc10cc7af921fc158fceb86539",
+    "plot.umd.min.js": "4358086467740777dd788d6b27a95cebdbaefdd50c730a3060117073bd7134cb",
+}
+
+
+class Page(HTMLParser):
+    """Every start tag with its attributes, the rows of the claims table, and the page's text outside scripts."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.claims: list[list[str]] = []
+        self.text, self._skip, self._claims, self._cell = "", False, False, False
+        self.source = path.read_text(encoding="utf-8")
+        self.feed(self.source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.tags.append((tag, found))
+        self._skip = tag in ("script", "style")
+        self._claims = self._claims or found.get("class") == "claims"
+        if self._claims and tag == "tr":
+            self.claims.append([])
+        if self._claims and tag == "td":
+            self._cell = True
+            self.claims[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._skip = self._skip and tag not in ("script", "style")
+        self._claims = self._claims and tag != "table"
+        self._cell = self._cell and tag != "td"
+
+    def handle_data(self, data: str) -> None:
+        if not self._skip:
+            self.text += data
+        if self._cell:
+            self.claims[-1][-1] += " ".join(data.split())
+
+    @property
+    def said(self) -> str:
+        return " ".join(self.text.split())
+
+    @property
+    def data(self) -> list[dict]:
+        found = re.search(r'<script type="application/json" id="data">(.*?)</script>', self.source, re.S)
+        return json.loads(found[1])
+
+
+def rows(columns: dict[str, list]) -> pd.DataFrame:
+    return pd.DataFrame(columns)
+
+
+@pytest.fixture(scope="module")
+def page(whole) -> Page:
+    return Page(whole / "report.html")
+
+
+def small(folder: Path, **options) -> Path:
+    make_run(folder, "state-encoding", [state_cell("parity", "gru")], state_tables, **options)
+    return folder
+
+
+# --- what is loaded, what is asked of the network --------------------------------------------------------
+
+
+def test_importing_and_rendering_load_no_torch(tmp_path):
+    small(tmp_path / "run")
+    code = (
+        "import sys; from causegrid.report import write_report\n"
+        "assert not [m for m in ('torch', 'pandas') if m in sys.modules]\n"
+        "print(write_report(sys.argv[1]).name)\n"
+        "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'transformers', 'numba', 'sklearn')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "run")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "report.html\n[]\n"
+
+
+def test_nothing_on_the_page_points_elsewhere(page):
+    for tag, attributes in page.tags:
+        assert "src" not in attributes and "srcset" not in attributes, (tag, attributes)
+        target = attributes.get("href") or ""
+        inside = target.startswith("#") or target == "data:," or re.match(r"[\w%-]+/tables/\w+\.csv$", target)
+        assert not target or inside, (tag, target)
+    styles = "".join(re.findall(r"<style>(.*?)</style>", page.source, re.S))
+    assert "url(" not in styles and "@import" not in styles
+    policy = [a["content"] for t, a in page.tags if t == "meta" and "http-equiv" in a]
+    assert policy[0].startswith("default-src 'none'")
+
+
+def test_the_page_is_small(whole):
+    assert (whole / "report.html").stat().st_size < 1_000_000
+
+
+@pytest.mark.parametrize("name", VENDOR)
+def test_vendored_files_are_the_released_ones(name):
+    found = resources.files("causegrid.report").joinpath("vendor", name).read_bytes()
+    assert hashlib.sha256(found).hexdigest() == VENDOR[name]
+
+
+# --- what it says ------------------------------------------------------------------------------------------
+
+
+def test_failed_and_unfinished_cells_are_named_and_in_no_figure(page):
+    assert "32 of 36 cells finished" in page.said
+    assert "dyck mamba seed 0: ValueError: the loss is not finite at step 17" in page.said
+    assert "dyck gru seed 0 (interrupted, 1 of 3 stages)" in page.said
+    assert "dyck lstm seed 0 (pending)" in page.said
+    assert "variable-binding smollm2-135m seed 0 (interrupted, 2 of 5 stages)" in page.said
+    states, patterns = page.data
+    assert {c["task"] for c in states["section"]["cells"]} == {"parity", "s3"}
+    assert [c["task"] for c in patterns["section"]["cells"]] == ["ioi", "ioi"]
+
+
+def test_a_run_without_a_finished_cell_renders(tmp_path):
+    small(tmp_path / "run", stopped={0: 0})
+    said = Page(write_report(tmp_path / "run")).said
+    assert "0 of 1 cell finished" in said
+    assert "No cell is finished yet." in said and "Claims are tested when the grid ends." in said
+    assert "There are no tables yet." in said
+
+
+def test_the_claims_table_shows_figure_and_interval(page):
+    by_id = {row[0]: row for row in page.claims if row}
+    assert by_id["S1"][2:5] == ["supported", "mamba 0.58, transformer 0.04", "−0.312[−0.5, −0.12]"]
+    assert by_id["S5"][2:5] == [
+        "not enough evidence",
+        "s3 −12.6, parity −6.83, dyck 4.04 (not significant)",
+        "–",
+    ]
+    assert by_id["S6"][2] == "contradicted" and by_id["S6"][5] == CLAIMS[2]["why"]
+    assert by_id["S1"][6] == "2"
+
+
+def test_figures_of_claims_as_text():
+    assert figure(float("nan")) == figure(None) == figure("-") == "–"
+    assert figure(True) == "yes" and figure(12) == "12" and figure([6, 7]) == "6, 7"
+    assert claim_rows([{"low": float("nan"), "high": 1.0}])[0]["interval"] == ""
+    assert claim_rows([{"low": 0.0, "high": 1.0}])[0]["interval"] == "[0, 1]"
+
+
+def test_an_unknown_study_still_gives_its_cells_and_tables(tmp_path):
+    run = small(tmp_path / "run")
+    manifest = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**manifest, "study": "mine"}))
+    found = Page(write_report(run))
+    assert "No figures are made for this study" in found.said and "erasure.csv" in found.said
+
+
+# --- its numbers -------------------------------------------------------------------------------------------
+
+
+def combined(folder: Path, study: str, name: str) -> pd.DataFrame:
+    return pd.read_parquet(folder / study / "tables" / f"{name}.parquet")
+
+
+@pytest.mark.parametrize("name", ["behaviour", "erasure"])
+def test_embedded_state_tables_equal_the_parquet(whole, page, name):
+    found, wanted = rows(page.data[0]["section"][name]), combined(whole, "state-encoding", name)
+    assert len(found) == len(wanted)
+    for column in [c for c in found if c != "cell"]:
+        if found[column].dtype.kind in "fi":
+            np.testing.assert_allclose(found[column].astype(float), wanted[column].astype(float), rtol=1e-4)
+        else:
+            assert list(found[column]) == list(wanted[column])
+    cells = page.data[0]["section"]["cells"]
+    assert [cells[i]["model"] for i in found["cell"]] == list(wanted["model"])
+
+
+def test_the_probe_baseline_is_the_best_of_those_without_a_model(whole, page):
+    found, wanted = rows(page.data[0]["section"]["probes"]), combined(whole, "state-encoding", "probes")
+    names = ["baseline_majority", "baseline_position", "baseline_token", "baseline_token_pair"]
+    np.testing.assert_allclose(found["base"], wanted[names].max(axis=1), rtol=1e-4)
+    np.testing.assert_allclose(found["accuracy"], wanted["accuracy"], rtol=1e-4)
+
+
+def test_a_cell_that_learned_to_a_shorter_length_is_shown_there(page):
+    cells = page.data[0]["section"]["cells"]
+    lengths = {(c["task"], c["model"]): (c["length"], c["learned"]) for c in cells}
+    assert lengths["parity", "transformer"] == (24, "learned to 24")
+    assert lengths["s3", "mamba"] == (40, "not learned") and lengths["s3", "gru"] == (40, "learned")
+
+
+def test_embedded_pattern_tables_equal_the_parquet(whole, page):
+    every = {
+        n: combined(whole, "pattern-selectivity", n)
+        for n in ("verdicts", "nulls", "singles", "prompts", "spectrum")
+    }
+    for cell, (_, wanted) in zip(
+        page.data[1]["section"]["cells"], every["verdicts"].groupby("cell", sort=False), strict=True
+    ):
+        found = rows(cell["verdicts"])
+        assert [list(h) for h in found["heads"]] == [list(h) for h in wanted["heads"]]
+        for column in ("effect", "low", "high", "null_mean", "null_sd", "p", "p_holm", "specificity"):
+            np.testing.assert_allclose(found[column].astype(float), wanted[column].astype(float), rtol=1e-4)
+        seed = wanted["seed"].iloc[0]
+        of = {name: table[table["seed"] == seed] for name, table in every.items()}
+        draws = of["nulls"]
+        for metric in ("logit_diff", "top1"):
+            for group, values in cell["nulls"][metric].items():
+                mine = draws[(draws["metric"] == metric) & (draws["null_for"] == group)]
+                np.testing.assert_allclose(values, mine["effect"], rtol=1e-4)
+        np.testing.assert_allclose(cell["spectrum"]["pr"], of["spectrum"]["pr"], rtol=1e-4)
+        assert len(cell["singles"]["group"]) == len(of["singles"])
+        measured = of["prompts"].query("half == 'measured on'")["logit_diff"]
+        given = cell["baseline"]["logit_diff"]
+        assert given["mean"] == pytest.approx(measured.mean(), rel=1e-4) and given["n"] == len(measured)
+        assert given["se"] == pytest.approx(measured.std(ddof=1) / np.sqrt(len(measured)), rel=1e-4)
+
+
+def test_plain_makes_json_of_anything():
+    given = {
+        "a": np.float64("nan"), "b": np.array([1.23456789, np.inf]), "c": (True, None, "x"), 3: np.int64(7),
+        "d": pd.Timestamp("2026-01-02"), "e": pd.NaT,
+    }  # fmt: skip
+    assert plain(given) == {
+        "a": None, "b": [1.2346, None], "c": [True, None, "x"], "3": 7, "d": "2026-01-02 00:00:00", "e": None,
+    }  # fmt: skip
+    assert json.loads(json.dumps(plain(given), allow_nan=False))
+
+
+# --- tables beside the page ----------------------------------------------------------------------------------
+
+
+def test_links_lead_to_the_tables_whatever_the_folder_is_called(tmp_path):
+    folder = tmp_path / "all of them"
+    small(folder / "run #1 100% ü")
+    found = Page(write_report(folder))
+    links = [a["href"] for t, a in found.tags if t == "a" and ".csv" in (a.get("href") or "")]
+    assert len(links) == 6 and all((folder / unquote(link)).is_file() for link in links)
+    found = Page(write_report(folder / "run #1 100% ü"))
+    links = [a["href"] for t, a in found.tags if t == "a" and ".csv" in (a.get("href") or "")]
+    assert len(links) == 6 and all((folder / "run #1 100% ü" / unquote(link)).is_file() for link in links)
+
+
+def test_tables_of_a_half_finished_run_hold_its_finished_cells_only(whole):
+    table = combined(whole, "state-encoding", "behaviour")
+    assert set(table["task"]) == {"parity", "s3"} and table["cell"].nunique() == 30
+
+
+def test_tables_are_left_to_a_run_that_is_writing_them(tmp_path):
+    run = small(tmp_path / "run")
+    lock = Lock(run / FINISH_LOCK)
+    assert lock.acquire()
+    try:
+        found = Page(write_report(run))
+    finally:
+        lock.release()
+    assert not (run / "tables").exists()
+    assert "The combined tables are being written by the run itself." in found.said
+    assert found.data[0]["section"]["behaviour"]["length"]
+    assert "being written" not in Page(write_report(run)).said and (run / "tables" / "erasure.csv").is_file()
+
+
+def test_tables_that_cannot_be_joined_are_named_and_the_page_is_written(tmp_path):
+    def make(cell):
+        tables, facts = state_tables(cell)
+        if cell["model"] == "lstm":
+            tables["training"] = tables["training"].assign(loss=[["a"], ["b"]])
+        return tables, facts
+
+    make_run(tmp_path / "run", "state-encoding", [state_cell("parity", m) for m in ("gru", "lstm")], make)
+    assert "table 'training' cannot be joined over cells" in Page(write_report(tmp_path / "run")).said
+
+
+# --- what it refuses -------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_a_run_is_refused_in_one_line(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    for name, reason in (("empty", "no run in it"), ("file", "it is a file"), ("nowhere", "no such folder")):
+        with pytest.raises(InputError, match=reason) as refused:
+            write_report(tmp_path / name)
+        assert "\n" not in str(refused.value) and name in str(refused.value)
+    assert not list((tmp_path / "empty").iterdir())
+
+
+def test_a_damaged_run_of_a_folder_is_named_and_the_others_are_shown(tmp_path):
+    small(tmp_path / "good")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.json").write_text("{")
+    found = Page(write_report(tmp_path))
+    assert "bad' is not a run: run.json cannot be read" in found.said and "1 of 1 cell finished" in found.said
+    with pytest.raises(InputError, match=r"run\.json cannot be read"):
+        write_report(tmp_path / "bad")
+
+
+def test_a_full_disk_leaves_the_old_page(tmp_path):
+    run = small(tmp_path / "run")
+    (run / "report.html").write_text("old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))  # the tables fit, the page does not
+    try:
+        with pytest.raises(InputError, match=r"cannot write '.*report.html': ") as refused:
+            write_report(run)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "\n" not in str(refused.value)
+    assert (run / "report.html").read_text() == "old"
+    assert not [p for p in run.iterdir() if p.name.endswith(".tmp")]
+
+
+def test_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path):
+    run = small(tmp_path / "run")
+    (run / "tables").write_text("in the way")
+    with pytest.raises(InputError, match=r"cannot write .*file exists"):
+        write_report(run)
+    assert not (run / "report.html").exists()
+
+
+# --- text from tables ------------------------------------------------------------------------------------------
+
+EVIL = '</script><script>window.broken = 1</script><img src="x" onerror="window.broken = 1">'
+
+
+def evil_run(folder: Path) -> Path:
+    """A folder of runs in which every text a user can write is HTML."""
+
+    def make(cell):
+        tables, facts = pattern_tables(cell)
+        tables["prompts"] = tables["prompts"].assign(text=EVIL, answer=EVIL, foil=EVIL)
+        tables["dropped"] = pd.DataFrame({"dropped": [EVIL]})
+        for name, column in (
+            ("verdicts", "group"),
+            ("effects", "group"),
+            ("groups", "group"),
+            ("screens", "screen"),
+        ):
+            tables[name] = tables[name].assign(**{column: tables[name][column].replace("name-mover", EVIL)})
+        tables["verdicts"] = tables["verdicts"].assign(reason=EVIL)
+        tables["null_notes"] = tables["null_notes"].assign(why=EVIL, group=EVIL)
+        tables["groups"] = tables["groups"].assign(note=EVIL)
+        return tables, {**facts, "bos": EVIL}
+
+    claims = [
+        {**c, "why": EVIL, "statement": EVIL, "published": {EVIL: EVIL}, "measured": EVIL} for c in CLAIMS
+    ]
+    cells = [pattern_cell("prompts:<b>.jsonl", model=EVIL), pattern_cell(model="x")]
+    make_run(
+        folder / "<i>&amp;",
+        "pattern-selectivity",
+        cells,
+        make,
+        claims=claims,
+        config={"<b>": EVIL},
+        failed={1: EVIL},
+    )
+    return folder
+
+
+def test_text_from_tables_is_escaped(tmp_path):
+    found = Page(write_report(evil_run(tmp_path / "a<u>b")))
+    assert not [t for t, _ in found.tags if t in ("img", "b.jsonl", "i", "u")]
+    assert [t for t, _ in found.tags].count("script") == 4  # two libraries, the data, the script
+    assert EVIL in found.text and "<i>&amp;" in found.text and "a<u>b" in found.text
+    assert found.data[0]["section"]["cells"][0]["dropped"] == [EVIL]
