@@ -25,7 +25,7 @@ from causegrid.interventions.groups import Group, check_heads, require_heads
 from causegrid.interventions.metrics import METRICS
 from causegrid.interventions.reference import MODES, Mode, Replacements
 from causegrid.interventions.sweep import Condition, Planner
-from causegrid.interventions.text import token_loss, windows
+from causegrid.interventions.text import window_losses, windows
 from causegrid.models.record import Model
 from causegrid.sites.address import Site
 from causegrid.sites.edit import Edit
@@ -122,19 +122,24 @@ class Ablator:
     def text_loss(
         self, groups: Groups, mode: Mode = "mean", texts: Sequence[str] | None = None
     ) -> pd.DataFrame:
-        """Loss on ordinary text under each ablation: `group, mode, clean, ablated, increase` (nats per
-        token).  `mean` uses the reference mean pooled over positions, since the lengths differ; `resample`
-        has no value for other text and is refused.
+        """Loss on ordinary text under each ablation: `group, mode, n` (windows)`, clean, ablated, increase,
+        low, high` (nats per token; the increase's interval is a paired bootstrap over windows of text).
+
+        `mean` uses the reference mean pooled over positions, since the lengths differ; `resample` has no
+        value for other text and is refused.
         """
         if mode == "resample":
             raise InputError("mode 'resample' has no donor for ordinary text: allowed are 'zero', 'mean'")
         tokens = windows(self.model, texts)
-        clean = token_loss(self.model, tokens)
+        clean = window_losses(self.model, tokens)
         rows = []
         for group in named(groups, self.model):
-            ablated = token_loss(self.model, tokens, self._edits(group.heads, mode, None))
-            rows.append((group.name, mode, clean, ablated, ablated - clean))
-        return pd.DataFrame(rows, columns=["group", "mode", "clean", "ablated", "increase"])
+            ablated = window_losses(self.model, tokens, self._edits(group.heads, mode, None))
+            change = ablated - clean
+            means = (float(clean.mean()), float(ablated.mean()), float(change.mean()))
+            rows.append((group.name, mode, len(change), *means, *bootstrap_mean(change)))
+        columns = ["group", "mode", "n", "clean", "ablated", "increase", "low", "high"]
+        return pd.DataFrame(rows, columns=columns)
 
     def _condition(self, name: str, heads: Sequence[str], mode: Mode) -> Condition:
         if mode not in MODES:

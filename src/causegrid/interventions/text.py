@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from causegrid.errors import InputError
@@ -67,18 +68,17 @@ def windows(model: Model, texts: Sequence[str] | None = None) -> Tensor:
     return torch.from_numpy(np.array(stream[: n * length], dtype=np.int64).reshape(n, length))
 
 
-def token_loss(model: Model, tokens: Tensor, edits: Iterable[Edit] = ()) -> float:
-    """Mean loss per token in nats of token ids (W, L) over positions 1.., with the edits in force."""
+def window_losses(model: Model, tokens: Tensor, edits: Iterable[Edit] = ()) -> NDArray[np.float64]:
+    """Mean loss per token in nats of each window of token ids (W, L), positions 1.., edits in force: (W,)."""
     chosen = tuple(edits)
-    total = 0.0
+    found = []
     for s in range(0, len(tokens), 16):
         part = tokens[s : s + 16].to(model.device)
         with edit(model, *chosen):
             scores = logits(model, part)[:, :-1]  # (W, L - 1, V)
-        target = part[:, 1:].reshape(-1)
-        loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), target, reduction="sum")
-        total += float(loss.double())
-    return total / (tokens.shape[0] * (tokens.shape[1] - 1))
+        loss = torch.nn.functional.cross_entropy(scores.transpose(1, 2), part[:, 1:], reduction="none")
+        found.append(loss.double().mean(1).cpu().numpy())
+    return np.concatenate(found)
 
 
 def ordinary_text_loss(
@@ -92,7 +92,7 @@ def ordinary_text_loss(
     tokens = windows(model, texts)
     chosen = (edits,) if isinstance(edits, Edit) else tuple(edits)
     return TextLoss(
-        clean=token_loss(model, tokens),
-        ablated=token_loss(model, tokens, chosen),
+        clean=float(window_losses(model, tokens).mean()),
+        ablated=float(window_losses(model, tokens, chosen).mean()),
         n_tokens=tokens.shape[0] * (tokens.shape[1] - 1),
     )

@@ -112,7 +112,7 @@ class _Cell:
         """Every stage that is not finished yet."""
         record = self.run.cell(self.id, verify=True)
         before = record.manifest
-        if before.get("status") == "done" and not record.message:
+        if before.get("status") == "done" and not record.damage:
             return Finished(id=self.id, how="cached")
         if before.get("status") == "failed" and _unix(before.get("finished")) > self.options.started:
             return Finished(id=self.id, how="failed", line=str((before.get("error") or {}).get("line", "")))
@@ -152,8 +152,8 @@ class _Cell:
             "started": record.manifest.get("started") or _now(),
             "finished": None,
         }
-        if record.message:
-            self.manifest["repaired"] = record.message
+        if record.damage:
+            self.manifest["repaired"] = record.damage
         self._write()
 
     def _stages(self) -> None:

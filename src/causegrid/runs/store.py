@@ -47,6 +47,7 @@ class CellRecord:
     error: str = ""  # one line; "" unless failed
     traceback: str = ""
     message: str = ""  # what is wrong with the files, or who is computing the cell
+    damage: str = ""  # what is wrong with the files
     files: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> stage, bytes, sha256
     manifest: dict[str, Any] = field(default_factory=dict)  # cell.json as read
 
@@ -213,7 +214,12 @@ def read_cell(folder: Path, id: str, config: dict[str, Any], *, verify: bool = F
     if found is None:
         kept = f"{why}: the cell starts again" if why else ""
         return CellRecord(
-            id=id, config=config, path=path, status="running" if owner else "pending", message=kept or live
+            id=id,
+            config=config,
+            path=path,
+            status="running" if owner else "pending",
+            message=kept or live,
+            damage=kept,
         )
     stages = {str(k): float(v) for k, v in _mapping(found, "stages").items()}
     listed = {str(k): dict(v) for k, v in _mapping(found, "files").items() if v.get("stage") in stages}
@@ -232,6 +238,7 @@ def read_cell(folder: Path, id: str, config: dict[str, Any], *, verify: bool = F
         error=str(error.get("line", "")) if status == "failed" else "",
         traceback=str(error.get("traceback", "")) if status == "failed" else "",
         message=message or (live if status == "running" else ""),
+        damage=message,
         files=listed,
         manifest=found,
     )
@@ -275,8 +282,9 @@ def combine(run: Run, *, csv: bool = False) -> list[Path]:
     """Write `tables/<name>.parquet` (and `.csv`): each table over all finished cells, keys in front.
 
     Keys are `cell, task, model, seed`; a table's own column of such a name is kept as `<name>_in_table`.
-    Lists become JSON text in CSV.  Tables no finished cell has are removed: the folder is derived.
-    Raises InputError when a column has irreconcilable types in two cells; every other table is written.
+    In CSV, lists of words become one text and lists of numbers (per-prompt values) are left out.
+    Tables no finished cell has are removed: the folder is derived.  Raises InputError for a table that cannot
+    be read, or whose column has irreconcilable types in two cells; every other table is written.
     """
     import pyarrow as pa
 
@@ -286,10 +294,10 @@ def combine(run: Run, *, csv: bool = False) -> list[Path]:
     written: list[Path] = []
     problems: list[str] = []
     for name in sorted({table for cell in done for table in cell.tables()}):
-        parts = [part for cell in done if (part := _keyed(cell, name)) is not None]
         try:
+            parts = [part for cell in done if (part := _keyed(cell, name)) is not None]
             whole = pa.concat_tables(parts, promote_options="permissive").to_pandas()
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowIOError) as error:
             problems.append(f"table {name!r} cannot be joined over cells: {files.first_line(error)}")
             continue
         path = folder / f"{name}.parquet"
@@ -321,18 +329,18 @@ def _keyed(cell: CellRecord, name: str) -> Any:
 
 
 def _write_csv(path: Path, table: pd.DataFrame) -> None:
-    import json
-
-    def text(value: Any) -> Any:
+    def words(value: Any) -> Any:
         return (
-            json.dumps(files.plain(value))
-            if hasattr(value, "__len__") and not isinstance(value, str)
-            else value
+            " ".join(map(str, value)) if hasattr(value, "__len__") and not isinstance(value, str) else value
         )
 
     flat = table.copy()
     for column in [c for c, kind in flat.dtypes.items() if kind == "object"]:
-        flat[column] = flat[column].map(text)
+        first = next((v for v in flat[column] if hasattr(v, "__len__") and len(v)), "")
+        if not isinstance(first, str) and not isinstance(first[0], str):
+            flat = flat.drop(columns=column)
+        else:
+            flat[column] = flat[column].map(words)
     files.write_aside(path, lambda aside: flat.to_csv(aside, index=False))
 
 

@@ -41,10 +41,8 @@ def last_row(query: Tensor, key: Tensor, scaling: float | None, mask: Tensor | N
     scores = (last.float() @ key.float().transpose(-1, -2)).reshape(batch, n_heads, length) * scale
     if mask is not None:
         allowed = mask[:, :, -1, :length]
-        if mask.dtype == torch.bool:
-            scores = scores.masked_fill(~allowed, -torch.inf)
-        else:
-            scores = scores + allowed.float()
+        boolean = mask.dtype == torch.bool
+        scores = scores.masked_fill(~allowed, -torch.inf) if boolean else scores + allowed.float()
     return scores.softmax(-1)
 
 

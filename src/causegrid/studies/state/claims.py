@@ -219,7 +219,7 @@ def _refit(cells: Sequence[Cell]) -> Claim:
     return _share(
         "S4",
         "Refit the probe: after erasing the single best direction the state is still decodable (version 2)",
-        published("state-encoding")["source"]["v2"],
+        "version 2 withdraws the necessity reading of single-direction ablation",
         yes,
         ids,
         "are void at rank 1 in most layers that read the state",
@@ -227,7 +227,9 @@ def _refit(cells: Sequence[Cell]) -> Claim:
 
 
 def _conv() -> Claim:
-    figures = published("state-encoding")["conv1d_change_pp"]
+    change = published("state-encoding")["conv1d_change_pp"]
+    dyck = change["dyck"]["value"]
+    figures = f"S3 {change['s3']:+.1f} pp, Parity {change['parity']:+.1f} pp, Dyck {dyck:+.1f} pp (n.s.)"
     return _undecided(
         "S5",
         "Mamba's Conv1D matters for Parity and S3, not for Dyck",
