@@ -323,7 +323,9 @@ def verdict(
     n_null: Annotated[
         int, typer.Option("--n-null", min=1, help="Matched-random draws for each group, at least.")
     ] = 99,
-    mode: Mode = "mean",
+    mode: Annotated[
+        str, typer.Option(help="Ablation that decides (default: mean; zero under paper rules).")
+    ] = "",
     rules: Rules = "strict",
     n: Prompts = 200,
     bos: Bos = "none",
@@ -339,7 +341,7 @@ def verdict(
         model,
         groups=groups,
         n_null=n_null,
-        mode=mode,
+        mode=mode or None,
         rules=rules,
         n=n,
         bos=bos,

@@ -2,8 +2,8 @@
 
 Adding one is one new file with a decorator in the room's folder: the registry imports every module of
 its package the first time it is asked, so no list has to be kept by hand.  Third parties add theirs
-through Python entry points in the group `causegrid.<kind>s`.  A duplicate name is an error.
-A name may be a pattern (`z<n>`): it is registered with a regular expression and resolves to the same
+through Python entry points in the group `causegrid.<plural of the kind>` (`causegrid.tasks`).  A duplicate
+name is an error.  A name may be a pattern (`z<n>`): it is registered with a regular expression and resolves to the same
 object, which is then called with the full name.
 """
 
@@ -26,6 +26,7 @@ class Registry(Generic[T]):
 
     def __init__(self, kind: str, package: str) -> None:
         self.kind = kind
+        self.group = f"causegrid.{kind[:-1]}ies" if kind.endswith("y") else f"causegrid.{kind}s"
         self._package = package
         self._things: dict[str, T] = {}
         self._patterns: dict[str, re.Pattern[str]] = {}
@@ -82,7 +83,7 @@ class Registry(Generic[T]):
         for module in pkgutil.iter_modules(package.__path__):
             if not module.name.startswith("_"):
                 importlib.import_module(f"{self._package}.{module.name}")
-        for entry in importlib.metadata.entry_points(group=f"causegrid.{self.kind}s"):
+        for entry in importlib.metadata.entry_points(group=self.group):
             thing = entry.load()
             if self._things.get(entry.name) is not thing:
                 self.register(entry.name)(thing)

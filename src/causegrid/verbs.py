@@ -12,8 +12,10 @@ from typing import Any
 
 import pandas as pd
 
+from causegrid import headnames
 from causegrid.errors import InputError, unknown
 from causegrid.evidence import verdict as judge
+from causegrid.evidence.family import family
 from causegrid.evidence.verdicts import RULES
 from causegrid.interventions.groups import read_groups
 from causegrid.interventions.heads import Ablator
@@ -33,6 +35,7 @@ from causegrid.tasks import PromptTask, StateTask, task
 Progress = Callable[[int, int, str], None]
 SEQUENCES, LENGTH = 256, 128  # synthetic batch of the verbs: enough for every threshold, seconds on a laptop
 SHOWN = ("top1", "logit_diff")
+MODE_OF = {"strict": "mean", "paper": "zero"}  # the deciding mode of each rule set (MEASURES 3.1)
 
 
 def train(
@@ -140,7 +143,7 @@ def verdict(
     *,
     groups: Path | None,
     n_null: int,
-    mode: str,
+    mode: str | None,
     rules: str,
     n: int,
     bos: str,
@@ -150,10 +153,12 @@ def verdict(
 ) -> pd.DataFrame:
     """Judge groups of heads (a file's, or those the task's screens pick): see `evidence.verdict`.
 
-    Heads are chosen on the first half of the prompts and measured on the second.
+    Heads are chosen on the first half of the prompts and measured on the second.  `mode` None: mean under
+    strict rules, zero under the paper's.
     """
     _rules(rules)
-    chosen_mode = _mode(mode)
+    mode = _mode(mode or MODE_OF[rules])
+    chosen_mode: Mode = mode
     chosen = prompt_task(task_name)
     loaded = model(model_name)
     listed = _given(groups, loaded, force) if groups is not None else None
@@ -180,10 +185,13 @@ def verdict(
     effects = pd.concat([ablator.table(heads, m) for m in wanted])
     singles = ablator.table({h: [h] for group in heads.values() for h in group}, chosen_mode)
     scores = pattern_scores(loaded, listed, attention(loaded, first), length=LENGTH, seed=seed)
+    sets = {name: tuple(sorted(headnames.heads(h))) for name, h in heads.items()}
+    competing = [name for name, member in family(sets, loaded.n_heads).items() if member.competes]
     null, notes = matched_null(
         ablator,
         heads,
         effects[effects["mode"] == mode],
+        competing=competing,
         prompts=range(len(ablator.prompts)),
         mode=mode,
         n=n_null,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tiny_cells import Toy, prompt_set, tiny_model
 
 from causegrid.errors import InputError
+from causegrid.evidence.effects import bootstrap_mean
 from causegrid.models import model as make
 from causegrid.signatures import Probe, collect, fit_probes, probe_profile, profile_of, profile_summary
 from causegrid.signatures.baselines import (
@@ -21,7 +22,6 @@ from causegrid.signatures.baselines import (
     no_model_baselines,
     shuffled_accuracy,
 )
-from causegrid.signatures.profile import bootstrap_interval
 
 COLUMNS = [
     "layer", "label", "length", "accuracy", "low", "high", "balanced", "n_train", "n_test",
@@ -141,7 +141,7 @@ def test_interval_covers_the_mean_and_resamples_sequences():
     """Positions within a sequence agree: the interval is as wide as the number of *sequences* makes it."""
     rng = np.random.default_rng(0)
     values = (rng.random(200) < 0.6).astype(float)
-    low, high = bootstrap_interval(values, seed=1)
+    low, high = bootstrap_mean(values, seed=1)
     error = values.std() / np.sqrt(200)
     assert low == pytest.approx(values.mean() - 1.96 * error, abs=0.25 * error)
     assert high == pytest.approx(values.mean() + 1.96 * error, abs=0.25 * error)

@@ -21,10 +21,8 @@ def cells(
     state = torch.zeros(x.shape[0], 64 if lstm else 32)
     states = []
     for t in range(x.shape[1]):
-        if lstm:
-            state = torch.cat(cell(x[:, t], tuple(state.chunk(2, dim=-1))), dim=-1)
-        else:
-            state = cell(x[:, t], state)
+        both = tuple(state.chunk(2, dim=-1))
+        state = torch.cat(cell(x[:, t], both), dim=-1) if lstm else cell(x[:, t], state)
         state = change.get(t, state)
         states.append(state)
     found = torch.stack(states, dim=1).detach()

@@ -29,6 +29,7 @@ def test_one_direction_that_is_read_is_candidate_necessary():
     assert table.loc[1, "probe"] == pytest.approx(1.0)
     assert table.loc[1, "accuracy"] < 0.6 < table.loc[1, "control_low"]
     assert table.loc[1, "refit_high"] < 0.56
+    assert table.loc[1, "matched_accuracy"] > 0.9  # as much variance, taken elsewhere, does no harm
 
 
 def test_two_directions_of_different_noise_are_void_at_rank_one():
@@ -83,6 +84,10 @@ BASE = dict(
         ({}, "candidate necessary"),
         ({"task_accuracy": 0.99, "task_low": 0.985}, "readable, not used"),
         ({"task_accuracy": 0.98, "task_low": 0.975}, "inconclusive"),  # inside the controls, but not holding
+        (
+            {"task_accuracy": 0.995, "task_low": 0.99, "control_low": 0.999},
+            "readable, not used",
+        ),  # holds, whatever
         ({"refit_low": 0.6, "refit_high": 0.7}, "test void"),
         ({"refit_low": 0.6, "refit_high": 0.7, "task_accuracy": 1.0, "task_low": 1.0}, "test void"),
         ({"refit_low": 0.51, "refit_high": 0.55}, "inconclusive"),  # cannot tell whether it was removed

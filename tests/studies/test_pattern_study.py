@@ -91,8 +91,8 @@ def test_every_table_is_there(finished):
     for cell in finished.cells():
         assert cell.status == "done"
         assert set(cell.tables()) == {
-            "prompts", "dropped", "noise_floor", "spectrum", "classes", "screens", "groups", "effects", "singles", "text",
-            "nulls", "null_notes", "verdicts",
+            "prompts", "dropped", "noise_floor", "spectrum", "classes", "screens", "groups", "effects", "singles",
+            "text", "nulls", "null_notes", "verdicts",
         }  # fmt: skip
 
 

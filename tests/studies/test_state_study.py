@@ -103,7 +103,8 @@ def cell(model, task="parity", seed=0, reached=40, beyond=0.9, void=True, damagi
         "erasure": pd.DataFrame(
             [
                 {
-                    "layer": x, "label": "state", "length": 40, "rank": 1, "full": True, "beyond_control": x == damaging,
+                    "layer": x, "label": "state", "length": 40, "rank": 1, "full": True,
+                    "beyond_control": x == damaging,
                     "drop": 0.4 if x == damaging else 0.01, "reading": "test void" if void else "candidate necessary",
                 }
                 for x in layers

@@ -1,4 +1,4 @@
-"""The planner: many interventions on the same prompts, at a fraction of the naive cost (DESIGN, idea 3).
+"""The planner: many interventions on the same prompts, at a fraction of the naive cost.
 
 The naive loop hooks the model and runs it whole, once per condition, for logits at every position.  Here
 

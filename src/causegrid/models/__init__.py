@@ -1,4 +1,4 @@
-"""What answers: five families of our own, any Hugging Face causal language model, models with planted roles.
+"""What answers: five families of our own and any Hugging Face causal language model.
 
 model("mamba", task=task("s3"))     fresh weights, ready to train
 model("EleutherAI/pythia-160m")     Hugging Face id, local folder, or bundled model

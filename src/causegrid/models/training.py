@@ -24,6 +24,7 @@ from torch import Tensor
 
 from causegrid.errors import InputError, unknown
 from causegrid.models.behaviour import SHORTEST, SequenceTask, behaviour, hits, learned_length, require_fit
+from causegrid.models.forward import logits as logits_of
 from causegrid.models.record import Model
 
 __all__ = ["SCHEDULES", "TrainRun", "TrainingDiverged", "behaviour", "learned_length", "train"]
@@ -94,6 +95,10 @@ def train(
         raise unknown("length schedule", schedule, SCHEDULES)
     if length < SHORTEST:
         raise InputError(f"cannot train at length {length}: the shortest is {SHORTEST}")
+    longest = max([length, *eval_lengths])
+    logits_of(
+        model, np.zeros((1, longest), dtype=np.int64)
+    )  # refuses lengths the positions cannot take, before training
     rate = RATES.get(model.family, 5e-4) if lr is None else lr
     module, device = model.module, model.device
     weights = [p for p in module.parameters() if p.requires_grad]

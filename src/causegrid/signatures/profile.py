@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from causegrid.errors import InputError
+from causegrid.evidence.effects import bootstrap_mean
 from causegrid.models.record import Model
 from causegrid.signatures.activations import N_POSITIONS, Activations, check_label, collect
 from causegrid.signatures.baselines import control_labels, no_model_baselines, shuffled_accuracy
@@ -27,18 +27,6 @@ from causegrid.signatures.probes import Probe, balanced
 
 NO_MODEL = ["baseline_majority", "baseline_position", "baseline_token", "baseline_token_pair"]
 MIN_GAIN = 0.05
-N_BOOT = 1000
-
-
-def bootstrap_interval(
-    per_sequence: NDArray[np.floating[Any]], *, seed: int = 0, n_boot: int = N_BOOT
-) -> tuple[float, float]:
-    """Percentile interval (95 %) of the mean of (n,) values, resampling sequences."""
-    n = len(per_sequence)
-    drawn = np.random.default_rng(seed).integers(n, size=(n_boot, n))
-    means = per_sequence[drawn].mean(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(low), float(high)
 
 
 def profile_of(
@@ -65,7 +53,7 @@ def profile_of(
         probe = probes[layer] if probes is not None else Probe().fit(x, y_train)
         predicted = probe.predict(x_test)
         right = predicted == y_test
-        low, high = bootstrap_interval(test.per_sequence(right), seed=seed)
+        low, high = bootstrap_mean(test.per_sequence(right))
         accuracy = float(right.mean())
         control = Probe().fit(x, control_train).accuracy(x_test, control_test)
         fresh = float("nan")

@@ -1,7 +1,7 @@
 """A Site is a value: where to look and where to touch, printable and parseable.
 
 `L5.resid_post`, `L5.z[3]` (head 3), `L0.conv`, `L2.state@17` (position 17), `L-1.resid_post` (the
-embedding output).  Kinds use the field's names (DESIGN, idea 1).
+embedding output).  Kinds use the field's names.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A study says *which* measures in *which* order; it does not know where results are kept.  `runs` gives each
 stage a `CellContext` and keeps what it saves; a finished stage is never run again.  Study modules import
-torch inside their stages only, so that `plan`, `list` and `status` stay quick.
+torch inside their stages only, so that finding them stays quick.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ class StudyConfig(BaseModel):
 
 
 class CellConfig(BaseModel):
-    """Base of one cell's config: everything its numbers depend on, nothing else.  It is what is hashed."""
+    """Base of one cell's config: everything its numbers depend on, nothing else.  It is what is hashed.
+
+    `digests`: of the files a name stands for (a prompt file, a model folder), so that a changed file is another
+    cell.  A Hugging Face id stands for what the hub serves: its cells note a fingerprint of the logits.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -36,6 +40,7 @@ class CellConfig(BaseModel):
     task: str
     model: str
     seed: int = 0
+    digests: dict[str, str] = {}
 
 
 class CellContext(Protocol):

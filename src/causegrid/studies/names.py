@@ -2,43 +2,84 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from causegrid.errors import InputError, unknown
+from causegrid.tasks import PromptTask, Task, task, tasks
+
+EDGE = 1 << 20  # bytes read at both ends of a weight file for its digest
 
 
-def require_task(name: str, kind: str) -> None:
-    """Raises InputError unless `name` is a task of this kind ("state" or "prompt")."""
-    from causegrid.tasks import task, tasks
-
+def require_task(name: str, kind: str) -> Task:
+    """The task.  Raises InputError unless `name` is one of this kind ("state" or "prompt")."""
     made = task(name)
     if made.kind != kind:
         known = ", ".join(tasks.names())
         raise InputError(f"task {name!r} is a {made.kind} task, this study takes {kind} tasks (of {known})")
+    return made
 
 
 def require_family(name: str) -> None:
     """Raises InputError unless `name` is a family that can be trained from scratch."""
-    from causegrid.models import models
-
-    families = [n for n, make in models.items() if getattr(make, "trainable", True)]
+    families = _families()
     if name not in families:
         raise unknown("model family", name, families)
 
 
-def require_screens(names: Sequence[str]) -> None:
-    """Raises InputError unless every name is a registered screen."""
-    from causegrid.signatures.screens import screens
+def require_screens(names: Sequence[str], made: Task) -> None:
+    """Raises InputError unless every name is a registered screen whose named positions the task has."""
+    from causegrid.signatures.screens.base import TaskScreen, screens
 
+    have = made.targets if isinstance(made, PromptTask) else ()
     for name in names:
-        screens.get(name)
+        found = screens.get(name)
+        if isinstance(found, TaskScreen) and not set(found.needs) <= set(have):
+            raise InputError(
+                f"screen {name!r} needs the named positions {', '.join(found.needs)}; "
+                f"task {made.name!r} has {', '.join(have) or 'none'}"
+            )
 
 
-def require_model(name: str) -> None:
-    """Raises InputError when `name` can only be a mistake: no registered model, no folder, no `org/name` id."""
+def require_language_model(name: str) -> None:
+    """Raises InputError when `name` can only be a mistake: no bundled model, no folder, no `org/name` id."""
     from causegrid.models import models
 
+    families = _families()
+    if name in families:
+        raise InputError(f"model {name!r} is a family trained on state tasks: prompts need a language model")
     if name in models or Path(name).is_dir() or name.count("/") == 1:
         return
-    raise unknown("model", name, models.names(), "or a local folder, or a Hugging Face id org/name")
+    known = [n for n in models.names() if n not in families]
+    raise unknown("model", name, known, "or a local folder, or a Hugging Face id org/name")
+
+
+def digests(task_name: str, model_name: str = "") -> dict[str, str]:
+    """Digests of the files the names stand for: {"task": ...} of a prompt file, {"model": ...} of a folder."""
+    found = {}
+    if task_name.startswith("prompts:"):
+        found["task"] = hashlib.sha256(Path(task_name.removeprefix("prompts:")).read_bytes()).hexdigest()[:16]
+    if model_name and Path(model_name).is_dir():
+        found["model"] = _folder_digest(Path(model_name))
+    return found
+
+
+def _families() -> list[str]:
+    from causegrid.models import models
+
+    return [n for n, make in models.items() if getattr(make, "trainable", True)]
+
+
+def _folder_digest(folder: Path) -> str:
+    """Names, sizes and both ends of every file: enough to notice other weights, quick on large ones."""
+    total = hashlib.sha256()
+    for file in sorted(p for p in folder.iterdir() if p.is_file()):
+        size = file.stat().st_size
+        total.update(f"{file.name} {size}".encode())
+        with file.open("rb") as data:
+            total.update(data.read(EDGE))
+            if size > 2 * EDGE:
+                data.seek(-EDGE, 2)
+                total.update(data.read(EDGE))
+    return total.hexdigest()[:16]

@@ -16,10 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from causegrid.studies.base import CellConfig, Stage, Study, StudyConfig, studies
 from causegrid.studies.examples import example
-from causegrid.studies.grid import Block, pairs
+from causegrid.studies.grid import Block, Seeds, pairs
 
 Frozen = ConfigDict(extra="forbid", frozen=True)
 Mode = Literal["mean", "zero", "resample"]
+# The first decides: mean under strict, zero as published (MEASURES 3.1).
+MODES: Mapping[str, tuple[Mode, ...]] = {"strict": ("mean", "zero"), "paper": ("zero", "mean")}
 
 
 class Null(BaseModel):
@@ -53,11 +55,11 @@ class PatternSelectivityConfig(StudyConfig):
 
     study: Literal["pattern-selectivity"]
     grid: Annotated[tuple[PatternBlock, ...], Field(min_length=1)]
-    seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0,)
+    seeds: Seeds = (0,)
     n_prompts: Annotated[int, Field(ge=16)] = 512
     bos: Literal["none", "model"] = "none"
     rules: Literal["strict", "paper"] = "strict"
-    modes: Annotated[tuple[Mode, ...], Field(min_length=1)] = ("mean", "zero")
+    modes: Annotated[tuple[Mode, ...], Field(min_length=1)] | None = None  # None: by the rules
     singles: Literal["groups", "all"] = "all"
     generic: Generic = Generic()
     matched_null: Null = Null()
@@ -90,14 +92,17 @@ class PatternSelectivity(Study):
     cell_type = PatternCell
 
     def cells(self, config: PatternSelectivityConfig) -> Sequence[PatternCell]:
-        from causegrid.studies.names import require_model, require_screens, require_task
+        from causegrid.studies.names import digests, require_language_model, require_screens, require_task
 
+        modes = tuple(dict.fromkeys(config.modes or MODES[config.rules]))
+        if config.rules == "strict" and "zero" not in modes:
+            modes = (*modes, "zero")  # always shown beside (MEASURES 3.1)
         cells = []
         for block, task, model in pairs(config.grid):
-            require_task(task, kind="prompt")
-            require_model(model)
-            require_screens(block.groups or [])
-            shared = config.model_dump(exclude={"study", "grid", "seeds"})
+            made = require_task(task, kind="prompt")
+            require_language_model(model)
+            require_screens(block.groups or (), made)
+            shared = config.model_dump(exclude={"study", "grid", "seeds", "modes"})
             cells += [
                 PatternCell(
                     study="pattern-selectivity",
@@ -105,6 +110,8 @@ class PatternSelectivity(Study):
                     model=model,
                     seed=seed,
                     groups=block.groups,
+                    modes=modes,
+                    digests=digests(task, model),
                     **shared,
                 )
                 for seed in config.seeds

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from causegrid.studies.base import CellConfig, Stage, Study, StudyConfig, studies
 from causegrid.studies.examples import example
-from causegrid.studies.grid import Block, pairs
+from causegrid.studies.grid import Block, Seeds, pairs
 
 Frozen = ConfigDict(extra="forbid", frozen=True)
 
@@ -69,7 +69,7 @@ class StateEncodingConfig(StudyConfig):
 
     study: Literal["state-encoding"]
     grid: Annotated[tuple[StateBlock, ...], Field(min_length=1)]
-    seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0,)
+    seeds: Seeds = (0,)
     training: Training = Training()
     eval_lengths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (
         40,
@@ -105,7 +105,7 @@ class StateEncoding(Study):
     cell_type = StateCell
 
     def cells(self, config: StateEncodingConfig) -> Sequence[StateCell]:
-        from causegrid.studies.names import require_family, require_task
+        from causegrid.studies.names import digests, require_family, require_task
 
         cells = []
         for block, task, model in pairs(config.grid):
@@ -118,6 +118,7 @@ class StateEncoding(Study):
                         task=task,
                         model=model,
                         seed=seed,
+                        digests=digests(task),
                         training=block.training or config.training,
                         eval_lengths=config.eval_lengths,
                         n_eval=config.n_eval,
@@ -139,7 +140,7 @@ class StateEncoding(Study):
 
     def cost(self, cell: StateCell) -> str:
         t = cell.training
-        return f"up to {t.steps} steps of {t.batch} x {t.length} tokens; 0.5 to 1 M parameters"
+        return f"up to {t.steps} steps of {t.batch} x {t.length} tokens; 0.4 to 0.8 M parameters"
 
     def example(self) -> str:
         return example("state_encoding.yaml")

@@ -75,7 +75,8 @@ def pattern_scores(
             if _is_generic(group.target, rows):
                 synthetic = synthetic or synthetic_rows(model, length=length, seed=seed)
                 source = synthetic
-            score = group_pattern_score(source, group.heads, group.target, seed=seed)
+            if group.target in source.positions or source is rows:
+                score = group_pattern_score(source, group.heads, group.target, seed=seed)
         table.append(
             {
                 "group": group.name,
@@ -92,7 +93,10 @@ def pattern_scores(
 
 
 def synthetic_rows(model: Model, *, length: int, seed: int) -> Attention:
-    """Query rows on repeated-pair sequences, with each generic class's target as a named position."""
+    """Query rows on repeated-pair sequences, with each generic class's target as a named position.
+
+    A class with several targets (`local`) has no single position and so no pattern score.
+    """
     n_tokens, special = usable_ids(model)
     batch = repeated_pairs(n_tokens, n=PATTERN_SEQUENCES, length=length, seed=seed + 1, leave_out=special)
     found = attention(model, batch.tokens)

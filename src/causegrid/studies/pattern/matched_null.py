@@ -25,6 +25,7 @@ def matched_null(
     groups: Mapping[str, Sequence[str]],
     effects: pd.DataFrame,
     *,
+    competing: Sequence[str] | None = None,
     prompts: Sequence[int],
     mode: str,
     n: int = 99,
@@ -37,10 +38,12 @@ def matched_null(
 
     Draws: the columns of `ablate_heads` with `null_for`, `draw`, `contaminated`, `prompts`, without the clean
     values.  Notes: one row per group: `group, wanted, n_null, n_possible, exhaustive, contaminated, stopped, why`.
-    A group no null can be drawn for has no draws and a note that says why.
+    `competing`: the groups that compete (default all); only their heads are left out of draws, and only they
+    count for the number of draws.  A group no null can be drawn for has no draws and a note that says why.
     """
-    wanted = draws_needed(len(groups), per_group=per_group, least=n)
-    taken = [h for heads in groups.values() for h in heads]
+    family = list(groups) if competing is None else list(competing)
+    wanted = draws_needed(max(1, len(family)), per_group=per_group, least=n)
+    taken = [h for name in family for h in groups[name]]
     tables: list[pd.DataFrame] = []
     notes: list[dict[str, Any]] = []
     for number, (group, heads) in enumerate(groups.items()):

@@ -105,7 +105,8 @@ def _reversal(cells: Sequence[Cell]) -> Claim:
     statement = (
         "The layer where the state shows depends on architecture x task (Mamba later on Parity than on Dyck)"
     )
-    figure = published("state-encoding")["derived"]["last_block_share_parity"]
+    shares = published("state-encoding")["derived"]["last_block_share_parity"]
+    figure = f"last-block share on Parity: Mamba {shares['mamba']}, Transformer {shares['transformer']}"
     four = {(m, t): _centres(cells, m, t) for m in ("transformer", "mamba") for t in ("parity", "dyck")}
     transformer = sorted(set(four["transformer", "parity"]) & set(four["transformer", "dyck"]))
     mamba = sorted(set(four["mamba", "parity"]) & set(four["mamba", "dyck"]))
@@ -126,7 +127,8 @@ def _reversal(cells: Sequence[Cell]) -> Claim:
         values["mamba", "dyck"],
     )
     result, why = decide(test, -1)
-    ids = tuple(cell for found in four.values() for _, cell in found.values())
+    seeds = {"transformer": transformer, "mamba": mamba}
+    ids = tuple(found[s][1] for (m, _), found in four.items() for s in seeds[m])
     return Claim(
         id="S1", statement=statement, published=figure, measured=test.effect, low=test.low, high=test.high,
         result=result, why=f"{why}.", cells=ids,
@@ -150,8 +152,8 @@ def _grouping(cells: Sequence[Cell]) -> Claim:
     by = {(c.model, c.task, c.seed): c for c in cells}
     for (model, task, seed), c in by.items():
         others = [by.get((model, t, seed)) for t in ("parity", "dyck")]
-        if task != "s3" or None in others:
-            continue
+        if task != "s3" or any(x is None or x.learned < x.trained for x in (c, *others)):
+            continue  # profiles of different lengths do not compare
         profiles = [_profile(x) for x in (c, *others) if x is not None]
         if any(p is None for p in profiles):
             continue
@@ -190,18 +192,22 @@ def _best_is_not_damaging(cells: Sequence[Cell]) -> Claim:
         if not len(erased) or not len(probes):
             continue
         full = erased[erased["full"]]
+        if not len(full):
+            continue
         own = probes[probes["label"] == full["label"].iloc[0]]
-        if full["drop"].max() <= 0 or not full["beyond_control"].any():
-            continue  # nothing is damaging: the claim says nothing
-        damaging = int(full["layer"].iloc[int(full["drop"].to_numpy().argmax())])
+        worst = full.iloc[int(full["drop"].to_numpy().argmax())]
+        if worst["drop"] <= 0 or not worst["beyond_control"]:
+            continue  # nothing is damaging beyond chance: the claim says nothing
+        damaging = int(worst["layer"])
         best = own.loc[own["accuracy"] >= own["accuracy"].max() - BEST, "layer"]
         yes.append(damaging not in set(best))
         ids.append(c.id)
     figure = published("state-encoding")["pythia_160m_dyck"]
+    hurt = " and ".join(f"L{layer}" for layer in figure["layers"])
     return _share(
         "S3",
         "The layer whose probe is best is not the layer whose erasure hurts most",
-        f"Pythia-160M on Dyck: best probe L{figure['best_probe_layer']}, most damaging L{figure['layers']}",
+        f"Pythia-160M on Dyck: best probe L{figure['best_probe_layer']}, most damaging {hurt}",
         yes,
         ids,
         "have a most damaging layer outside the best-probe layers (within 1 pp)",
@@ -242,10 +248,11 @@ def _out_of_length(cells: Sequence[Cell]) -> Claim:
     statement = "Beyond the trained length: recurrent > state-space > Transformer"
     kinds: dict[str, list[float]] = {"recurrent": [], "state-space": [], "transformer": []}
     ids = []
-    for c in cells:
-        kind = "recurrent" if c.model in RECURRENT else "state-space" if c.model in SSM else c.model
+    ready = [(c, _kind(c)) for c in cells if c.learned >= c.trained and c.table("behaviour") is not None]
+    shared = {t for t in {c.task for c, _ in ready} if {k for c, k in ready if c.task == t} >= set(kinds)}
+    for c, kind in ready:
         behaviour = c.table("behaviour")
-        if kind not in kinds or behaviour is None or c.learned < c.trained:
+        if kind not in kinds or c.task not in shared or behaviour is None:
             continue
         beyond = behaviour[(behaviour["length"] > c.trained) & (behaviour["metric"] == "token")]
         if len(beyond):
@@ -257,7 +264,7 @@ def _out_of_length(cells: Sequence[Cell]) -> Claim:
     if any(len(v) < 2 for v in kinds.values()):
         return Claim(
             id="S6", statement=statement, published=figure, measured=said or "-", result=UNDECIDED,
-            why="needs 2 cells or more of each kind that learned the task at the trained length.", cells=tuple(ids),
+            why="needs 2 cells or more of each kind that learned one task at the trained length.", cells=tuple(ids),
         )  # fmt: skip
     steps = [
         decide(independent(kinds[a], kinds[b]), 1)
@@ -269,5 +276,11 @@ def _out_of_length(cells: Sequence[Cell]) -> Claim:
     )
     return Claim(
         id="S6", statement=statement, published=figure, measured=said, result=result,
-        why="; ".join(why for _, why in steps) + ".", cells=tuple(ids),
+        why="; ".join(why for _, why in steps)
+        + f"; tasks {', '.join(sorted(shared))}; learned positions are untrained beyond the trained length.",
+        cells=tuple(ids),
     )  # fmt: skip
+
+
+def _kind(c: Cell) -> str:
+    return "recurrent" if c.model in RECURRENT else "state-space" if c.model in SSM else c.model

@@ -19,7 +19,13 @@ import pandas as pd
 
 from causegrid.evidence.effects import bootstrap_mean
 from causegrid.interventions.erasure import erased_behaviour
-from causegrid.interventions.subspaces import erase_from, probe_directions, random_basis, removed_variance
+from causegrid.interventions.subspaces import (
+    erase_from,
+    matched_principal,
+    probe_directions,
+    random_basis,
+    removed_variance,
+)
 from causegrid.models.record import Model
 from causegrid.signatures.activations import Activations, collect, fit_probes
 from causegrid.signatures.baselines import no_model_baselines
@@ -50,9 +56,9 @@ def reading(
         return "test void"
     if refit_high > baseline + MARGIN:
         return "inconclusive"
-    if task_accuracy < control_low and task_accuracy < clean:
-        return "candidate necessary"
-    return "readable, not used" if task_low >= clean - MARGIN else "inconclusive"
+    if task_low >= clean - MARGIN:
+        return "readable, not used"
+    return "candidate necessary" if task_accuracy < control_low else "inconclusive"
 
 
 def erasure_table(
@@ -77,7 +83,8 @@ def erasure_table(
     leading probe directions, `full` = the whole row space (C - 1); ranks above it are left out.
     Columns: `layer, label, length, basis, rank, full, variance` (removed, fraction)`, clean, accuracy, low, high,
     drop` (task accuracy over all positions, interval over sequences)`, control_mean, control_low,
-    control_high, n_control, probe, probe_low, refit, refit_low, refit_high, refit_control` (mean of the
+    control_high, n_control, matched_variance, matched_accuracy, matched_mark` (the equal-rank principal components
+    whose removed variance is nearest)`, probe, probe_low, refit, refit_low, refit_high, refit_control` (mean of the
     random subspaces' fresh probes)`, baseline, beyond_control, reading`.
     """
     found = activations or collect(model, task, length=length, n_train=n_train, n_test=n_test, seed=seed)
@@ -95,6 +102,7 @@ def erasure_table(
         probe_low, _ = bootstrap_mean(found.test.per_sequence(right))
         for rank in wanted:
             basis = probe_directions(first[layer].weight, rank)
+            matched = matched_principal(x, basis)
             controls = [
                 random_basis(model.d_model, rank, _seed(seed, layer, rank, k)) for k in range(n_random)
             ]
@@ -103,11 +111,11 @@ def erasure_table(
                 sample.tokens,
                 sample.labels[label],
                 f"L{layer}.resid_post",
-                [None, basis, *controls],
+                [None, basis, matched.basis, *controls],
                 mean,
-            )  # (2 + n_random, sequences)
+            )  # (3 + n_random, sequences)
             means = per_sequence.mean(axis=1)
-            clean, accuracy, control = float(means[0]), float(means[1]), means[2:]
+            clean, accuracy, control = float(means[0]), float(means[1]), means[3:]
             low, high = bootstrap_mean(per_sequence[1])
             refit, refit_low, refit_high = _refit(found, label, layer, basis, mean)
             refit_control = [_refit(found, label, layer, q, mean)[0] for q in controls[:n_random_refits]]
@@ -129,6 +137,9 @@ def erasure_table(
                     "control_low": float(control.min()),
                     "control_high": float(control.max()),
                     "n_control": n_random,
+                    "matched_variance": matched.removed,
+                    "matched_accuracy": float(means[2]),
+                    "matched_mark": matched.mark,
                     "probe": float(right.mean()),
                     "probe_low": probe_low,
                     "refit": refit,

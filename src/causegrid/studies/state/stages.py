@@ -102,6 +102,7 @@ class StateStages:
             "learned_length": reached,
             "learned": learned(reached, t.length),
             "schedule": t.schedule,
+            "lr": float(result.settings["lr"]),
             "positions": str(made.config.get("positions", "")),
         }
         context.save_table("training", result.history)
@@ -111,7 +112,7 @@ class StateStages:
 
     def probe(self, context: CellContext) -> None:
         """Probe every layer and label at every analysed length, with the baselines of MEASURES 2.1."""
-        fresh_model = untrained(self.model(context), seed=self.cell.seed + 1)
+        fresh_model = untrained(self.model(context), seed=self.cell.seed)  # this cell before its training
         p = self.cell.probing
         profiles = []
         lengths = self.lengths(context)
