@@ -207,3 +207,57 @@ def test_examples_parse_and_have_three_cells(name, tmp_path):
     file.write_text(studies.get(name)().example())
     study, config = load(file)
     assert len(study.cells(config)) >= 3
+
+
+def planned(tmp_path, **changes):
+    from causegrid.runs.config import load
+
+    file = tmp_path / "x.yaml"
+    file.write_text(yaml.safe_dump({**CONFIG, **changes}))
+    study, config = load(file)
+    return study.cells(config)
+
+
+def test_the_rules_choose_the_deciding_mode(small_lm, tmp_path):
+    grid = [{"tasks": ["ioi"], "models": [str(small_lm)]}]
+    assert planned(tmp_path, grid=grid, rules="strict")[0].modes == ("mean", "zero")
+    assert planned(tmp_path, grid=grid, rules="paper")[0].modes == ("zero", "mean")
+    assert planned(tmp_path, grid=grid, rules="strict", modes=["mean", "mean"])[0].modes == ("mean", "zero")
+
+
+def test_a_changed_prompt_file_or_model_is_another_cell(small_lm, tmp_path):
+    import shutil
+
+    from causegrid.runs.cells import cell_id
+
+    file, folder = tmp_path / "mine.jsonl", tmp_path / "model"
+    line = '{"prompt": "Mary lives in", "answer": " London", "foil": " Paris", "positions": {"DD": "Mary"}}\n'
+    file.write_text(line)
+    shutil.copytree(small_lm, folder)
+    grid = [{"tasks": [f"prompts:{file}"], "models": [str(folder)]}]
+    study = studies.get("pattern-selectivity")()
+
+    def id() -> str:
+        return cell_id(study, planned(tmp_path, grid=grid)[0])
+
+    first = id()
+    assert id() == first
+    file.write_text(line.replace("Mary", "John"))
+    second = id()
+    assert second != first
+    weights = folder / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    assert id() != second
+
+
+def test_a_screen_the_task_has_no_positions_for(small_lm, tmp_path):
+    grid = [{"tasks": ["ioi"], "models": [str(small_lm)], "groups": ["binding"]}]
+    with pytest.raises(InputError, match=r"binding.*IO, S1, S2"):
+        planned(tmp_path, grid=grid)
+
+
+def test_a_trained_family_is_no_language_model(tmp_path):
+    with pytest.raises(InputError, match="language model"):
+        planned(tmp_path, grid=[{"tasks": ["ioi"], "models": ["gru"]}])

@@ -178,3 +178,20 @@ def test_profile_reversal_needs_seeds_and_sees_an_interaction():
     ]
     assert by_id(cells)["S1"]["result"] == "supported"
     assert by_id(cells[:15])["S1"]["result"] == "not enough evidence"
+
+
+def test_claims_survive_cells_without_the_full_rank():
+    one = cell("gru")
+    tables = one["tables"].__self__
+    tables["erasure"] = tables["erasure"].assign(full=False)
+    assert by_id([one])["S3"]["result"] == "not enough evidence"
+
+
+def test_lengths_the_positions_cannot_take_are_refused_before_training(tmp_path):
+    study = tmp_path / "study.yaml"
+    grid = [{"tasks": ["parity"], "models": ["transformer"]}]
+    study.write_text(yaml.safe_dump({**CONFIG, "grid": grid, "eval_lengths": [8, 300]}))
+    outcome = run(study, tmp_path / "out", engine="inline")
+    assert outcome.n_failed == 1
+    assert "256" in outcome.failures[0][1]
+    assert open_run(tmp_path / "out").cells()[0].stages == {}
