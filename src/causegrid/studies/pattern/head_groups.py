@@ -20,7 +20,7 @@ from causegrid.signatures.patterns import fitting, group_pattern_score, selected
 from causegrid.signatures.screens.base import TaskScreen, screens
 
 GENERIC_DEFAULT = ("induction", "previous-token", "duplicate-token")
-PATTERN_SEQUENCES = 128  # synthetic sequences for the pattern score of a generic class
+PATTERN_SEQUENCES = 32  # synthetic sequences for the pattern score of a generic class
 
 
 @dataclass(frozen=True, kw_only=True)
