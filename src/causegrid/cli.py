@@ -35,7 +35,7 @@ ModelArg = Annotated[
         metavar="MODEL", help="A registered model, a local folder, a run's cell, or a Hugging Face id."
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of everything random here.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of everything random here.")]
 Prompts = Annotated[int, typer.Option("--n", min=4, help="Prompts in all; half choose heads, half measure.")]
 Bos = Annotated[str, typer.Option(help="BOS policy: none (the papers') or model (what the tokenizer does).")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key of the study.")]
@@ -72,7 +72,8 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Run folder (default: runs/<name of the study file>).")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Cells at a time, one thread each.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Cells at a time.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of each worker.")] = 1,
     engine: Annotated[str, typer.Option(help="Where cells run: `causegrid list engines`.")] = "local",
     set_: Set = None,
     limit: Annotated[
@@ -88,6 +89,7 @@ def run(
         study,
         out,
         workers=workers,
+        threads=threads,
         engine=engine,
         overrides=set_ or (),
         limit=limit,
@@ -170,8 +172,8 @@ def init(
     from causegrid.studies.base import studies
 
     chosen = studies.get(study)()
-    path = Path(f"{Path(name).name.removesuffix('.yaml')}.yaml")
-    if not path.stem or "/" in name:
+    path = Path(f"{name.removesuffix('.yaml')}.yaml")
+    if not name.removesuffix(".yaml").strip(". ") or "/" in name:
         raise InputError(f"cannot name a study file {name!r}: give a plain name, as in `causegrid init mine`")
     if path.exists():
         raise InputError(f"{path} exists already: choose another name, or remove it first")
@@ -283,7 +285,7 @@ def screen(
     """Score every head by where its query row attends."""
     from causegrid import verbs
 
-    table = verbs.screen(task, model, screen, rules=rules, n=n, bos=bos, seed=seed)
+    table = verbs.screen(task, model, screen, rules=rules, n=n, bos=bos, seed=seed, tell=terminal.say)
     if not json:
         table = table.sort_values("score", ascending=False).head(20)
     _show(table, json)
@@ -303,7 +305,7 @@ def ablate(
     """Remove a group of heads and measure the task, on prompts the reference did not see."""
     from causegrid import verbs
 
-    result = verbs.ablate(task, model, heads, mode=mode, n=n, bos=bos, seed=seed)
+    result = verbs.ablate(task, model, heads, mode=mode, n=n, bos=bos, seed=seed, tell=terminal.say)
     if json:
         terminal.emit_json(result)
         return
@@ -348,8 +350,15 @@ def verdict(
         seed=seed,
         force=force,
         progress=terminal.Progress(),
+        tell=terminal.say,
     )
-    _show(table, json)
+    if json:
+        terminal.emit_json(terminal.records(table))
+        return
+    terminal.emit_table(table[verbs.VERDICT_SHOWN])
+    for group, rows in table.groupby("group", sort=False):
+        for metric, reason, marks in rows[["metric", "reason", "marks"]].itertuples(index=False):
+            print(f"{group}, {metric}: {reason}" + (f" [{', '.join(marks)}]" if len(marks) else ""))
 
 
 # --- the door itself -----------------------------------------------------------------------------------
@@ -383,8 +392,9 @@ def main(arguments: list[str] | None = None) -> int:
         terminal.say(_usage(error))
         result = 2
     except (typer.Abort, KeyboardInterrupt):
-        terminal.say("causegrid: interrupted; the same command goes on from the last finished stage")
         result = 130
+    if result == 130:
+        terminal.say("causegrid: interrupted; `causegrid run` goes on from the last finished stage")
     if arguments is None:
         sys.exit(result)
     return result

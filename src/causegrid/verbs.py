@@ -30,11 +30,16 @@ from causegrid.signatures.screens.base import screens
 from causegrid.studies.names import require_family
 from causegrid.studies.pattern.head_groups import HeadGroup, default_names, disjoint, pattern_scores
 from causegrid.studies.pattern.matched_null import matched_null
-from causegrid.tasks import PromptTask, StateTask, task
+from causegrid.tasks import PromptSet, PromptTask, StateTask, task
 
 Progress = Callable[[int, int, str], None]
 SEQUENCES, LENGTH = 256, 128  # synthetic batch of the verbs: enough for every threshold, seconds on a laptop
 SHOWN = ("top1", "logit_diff")
+VERDICT_SHOWN = [
+    *("group", "kind", "metric", "n", "effect", "low", "high"),
+    *("null_mean", "null_sd", "n_null", "p", "p_holm", "verdict"),
+]
+Tell = Callable[[str], None]
 MODE_OF = {"strict": "mean", "paper": "zero"}  # the deciding mode of each rule set (MEASURES 3.1)
 
 
@@ -56,6 +61,16 @@ def train(
     if out is not None and out.exists() and (out.is_file() or any(out.iterdir())):
         raise InputError(f"{str(out)!r} exists already: name a new folder for the trained model")
     require_family(family)
+    state_task(task_name)
+    if out is not None:
+        try:
+            out.mkdir(
+                parents=True, exist_ok=True
+            )  # before training: a path that cannot be written costs no model
+        except OSError as error:
+            raise InputError(
+                f"cannot write a model to {str(out)!r}: {(error.strerror or str(error)).lower()}"
+            ) from None
     made = model(family, task=state_task(task_name), seed=seed)
     lengths = tuple(sorted({length, *(n for n in (40, 60, 80, 100, 120) if n >= length)}))
 
@@ -94,27 +109,46 @@ def probe(task_name: str, model_name: str, *, length: int, seed: int) -> pd.Data
 
 
 def screen(
-    task_name: str, model_name: str, name: str, *, rules: str, n: int, bos: str, seed: int
+    task_name: str,
+    model_name: str,
+    name: str,
+    *,
+    rules: str,
+    n: int,
+    bos: str,
+    seed: int,
+    tell: Tell | None = None,
 ) -> pd.DataFrame:
     """One screen over all heads: see `signatures.screen`."""
     _rules(rules)
     screens.get(name)
     chosen = prompt_task(task_name)
-    return patterns.screen(
-        model(model_name),
-        chosen,
+    loaded = model(model_name)
+    prompts = patterns.prompts_of(loaded, chosen, n=n, seed=seed, bos=bos)
+    half = prompts.halves()[0] if rules == "strict" and len(prompts) > 1 else prompts
+    table = patterns.screen(
+        loaded,
+        half,
         name,
         rules=rules,  # type: ignore[arg-type]
-        n=n,
         seed=seed,
-        bos=bos,
         n_sequences=SEQUENCES,
         sequence_length=LENGTH,
     )
+    _tell(tell, half, f"scored on {len(half)} of {len(prompts)} prompts")
+    return table
 
 
 def ablate(
-    task_name: str, model_name: str, heads: str, *, mode: str, n: int, bos: str, seed: int
+    task_name: str,
+    model_name: str,
+    heads: str,
+    *,
+    mode: str,
+    n: int,
+    bos: str,
+    seed: int,
+    tell: Tell | None = None,
 ) -> dict[str, Any]:
     """Ablate one group -> {"n", "baseline", "ablated", "effect", "low", "high", ...} by metric, and the table."""
     chosen_mode = _mode(mode)
@@ -125,6 +159,7 @@ def ablate(
     shown = [m for m in SHOWN if m in by_metric]
     fields = ("baseline", "ablated", "effect", "low", "high")
     columns = ["metric", "n", *fields, "noise", "flag"]
+    _tell(tell, ablator.prompts, f"measured on {len(ablator.prompts)} prompts")
     return {
         "n": len(ablator.prompts),
         **{f: {m: (by_metric[m][f] if m in by_metric else None) for m in SHOWN} for f in fields},
@@ -132,6 +167,9 @@ def ablate(
         "model": model_name,
         "heads": list(table["heads"].iloc[0]),
         "mode": mode,
+        "bos": ablator.prompts.bos,
+        "n_bos": ablator.prompts.n_bos,
+        "dropped": list(ablator.prompts.dropped),
         "flags": {m: by_metric[m]["flag"] for m in shown if by_metric[m]["flag"]},
         "table": table[columns].to_dict("records"),
     }
@@ -150,6 +188,7 @@ def verdict(
     seed: int,
     force: bool = False,
     progress: Progress | None = None,
+    tell: Tell | None = None,
 ) -> pd.DataFrame:
     """Judge groups of heads (a file's, or those the task's screens pick): see `evidence.verdict`.
 
@@ -212,6 +251,7 @@ def verdict(
         text=ablator.text_loss(heads, chosen_mode) if mode != "resample" else None,
         heads_per_layer=loaded.n_heads,
     )
+    _tell(tell, ablator.prompts, f"chosen on {len(first)} prompts, measured on {len(ablator.prompts)}")
     why = dict(zip(notes["group"], notes["why"], strict=True))
     found["null_note"] = [why.get(group, "") for group in found["group"]]
     return found
@@ -241,9 +281,18 @@ def _ablator(loaded: Model, chosen: PromptTask, *, n: int, bos: str, seed: int) 
     first, second = patterns.prompts_of(loaded, chosen, n=n, seed=seed, bos=bos).halves()
     if not len(second):
         raise InputError(
-            f"task {chosen.name!r} gives {len(first)} usable prompt: at least 2 are needed, one a half"
+            f"task {chosen.name!r} leaves no second half: {len(first)} usable prompts, and no template variant "
+            "occurs twice (two of a variant are needed, one a half)"
         )
     return Ablator(loaded, second, reference=first, seed=seed)
+
+
+def _tell(tell: Tell | None, prompts: PromptSet, how: str) -> None:
+    """Say what the numbers stand on: how many prompts, the BOS policy, and every word or prompt left out."""
+    if tell is None:
+        return
+    dropped = f"; dropped: {'; '.join(prompts.dropped)}" if prompts.dropped else "; nothing dropped"
+    tell(f"{prompts.task}: {how}; BOS {prompts.bos} ({prompts.n_bos} token in front){dropped}")
 
 
 def _given(file: Path, loaded: Model, force: bool) -> list[HeadGroup]:

@@ -74,6 +74,11 @@ def test_bare_command_prints_help_and_fails(call):
         (("claims", "nowhere"), ("nowhere",)),
         (("check", "lstmm"), ("lstmm", "lstm")),
         (("init", "a/b"), ("a/b",)),
+        (("init", ""), ("''",)),
+        (("init", ".."), ("..",)),
+        (("train", "parity", "gru", "--seed", "-1"), ("--seed",)),
+        (("train", "parity", "gru", "--seed", "99999999999999999999"), ("--seed",)),
+        (("train", "parity", "gru", "--out", "/proc/nowhere/x"), ("/proc/nowhere/x",)),
         (("init", "x", "--study", "state-encodin"), ("state-encodin", "state-encoding")),
     ],
 )
@@ -155,6 +160,7 @@ def test_ablate_json_is_a_paired_difference(call, small_lm):
     found = json.loads(out)
     assert code == 0
     assert found["n"] == 12
+    assert (found["bos"], found["n_bos"], found["dropped"]) == ("none", 0, [])
     for metric in ("top1", "logit_diff"):
         assert found["ablated"][metric] - found["baseline"][metric] == pytest.approx(
             found["effect"][metric], abs=1e-9
@@ -226,3 +232,46 @@ def test_train_saves_a_model_that_probe_reads(call, tmp_path, monkeypatch):
     assert {"layer", "label", "accuracy", "low", "high", "baselines"} <= set(rows[0])
     assert {"majority", "position", "token", "untrained"} <= set(rows[0]["baselines"])
     refused(call("train", "parity", "gru", "--out", out_folder), "exists already")
+
+
+def test_dropped_words_are_named_in_the_output(call, small_lm, tmp_path):
+    """Case 10: a word the tokenizer does not know is left out, and said so."""
+    from transformers import AutoTokenizer
+
+    from causegrid.tasks.words import NAMES
+
+    folder = tmp_path / "fewer"
+    import shutil
+
+    shutil.copytree(small_lm, folder)
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text())
+    lost = NAMES[3]
+    content["model"]["vocab"]["zzz-" + lost] = content["model"]["vocab"].pop(lost)
+    file.write_text(json.dumps(content))
+    assert AutoTokenizer.from_pretrained(folder).unk_token_id is not None
+    code, out, err = call("ablate", "ioi", folder, "--heads", "L0H1", "--n", "12", "--json")
+    assert code == 0
+    assert any(lost in line for line in json.loads(out)["dropped"])
+    assert lost in err
+
+
+def test_interrupting_says_how_to_go_on(call, monkeypatch):
+    import causegrid.verbs
+
+    def stop(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(causegrid.verbs, "train", stop)
+    code, _, err = call("train", "parity", "gru")
+    assert code == 130
+    assert "interrupted" in err
+
+
+def test_verdict_table_for_people_has_reasons_below(call, small_lm, tmp_path):
+    file = tmp_path / "groups.json"
+    file.write_text(json.dumps({"a": ["L0H1", "L1H2"]}))
+    code, out, err = call("verdict", "ioi", small_lm, "--groups", file, "--n-null", "5", "--n", "32")
+    assert code == 0
+    assert "a, logit_diff:" in out
+    assert "BOS none" in err

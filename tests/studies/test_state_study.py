@@ -195,3 +195,22 @@ def test_lengths_the_positions_cannot_take_are_refused_before_training(tmp_path)
     assert outcome.n_failed == 1
     assert "256" in outcome.failures[0][1]
     assert open_run(tmp_path / "out").cells()[0].stages == {}
+
+
+def test_ranks_that_do_not_exist_are_an_error_not_an_empty_table(tmp_path):
+    study = tmp_path / "study.yaml"
+    study.write_text(yaml.safe_dump({**CONFIG, "erasing": {"ranks": [99], "n_random": 5}}))
+    outcome = run(study, tmp_path / "out", engine="inline")
+    assert outcome.n_failed == 1
+    assert "99" in outcome.failures[0][1]
+
+
+def test_one_wrong_item_of_a_list_is_one_line(tmp_path):
+    from causegrid.errors import InputError
+
+    study = tmp_path / "study.yaml"
+    study.write_text(yaml.safe_dump({**CONFIG, "seeds": [-1]}))
+    with pytest.raises(InputError) as refused:
+        run(study, tmp_path / "out")
+    assert len(str(refused.value).splitlines()) == 1
+    assert "-1" in str(refused.value)

@@ -72,6 +72,8 @@ class Source:
                 )
             self._mark(node, ())
             data = loader.construct_document(node)
+        except RecursionError:
+            raise InputError(f"{self.path} is nested too deeply to be a study file") from None
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             at = f"{self.path}:{mark.line + 1}" if mark else str(self.path)
@@ -171,7 +173,13 @@ class Source:
     def _lines(self, errors: Iterable[Any], config_type: Any) -> list[str]:
         """One line a key: what a union's members say about one value is joined."""
         problems: dict[tuple[Any, ...], list[str]] = {}
-        for error in errors:
+        found = list(errors)
+        inner = [e["loc"] for e in found]
+        for error in found:
+            depth = len(error["loc"])
+            below = any(len(loc) > depth and loc[:depth] == error["loc"] for loc in inner)
+            if error["type"] in ("too_short", "too_long") and below:
+                continue  # only an echo: the items below it were refused for their own reasons
             key = self._key(error)
             text = _problem(error, allowed_at(config_type, error["loc"][:-1]))
             if text not in problems.setdefault(key, []):

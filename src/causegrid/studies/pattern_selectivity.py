@@ -47,7 +47,7 @@ class Generic(BaseModel):
 class PatternBlock(Block):
     """A block of the grid; `groups` names the screens whose heads compete (default: all that fit)."""
 
-    groups: tuple[str, ...] | None = None
+    groups: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
 
 
 class PatternSelectivityConfig(StudyConfig):

@@ -189,7 +189,9 @@ class FilePrompts(PromptTask):
         def refuse(index: int, reason: str) -> None:
             message = f"{source.file}:{source.lines[index]}: {reason}"
             if self.unusable == "error":
-                raise InputError(f"{message}; mend it, or leave such prompts out with unusable='drop'")
+                raise InputError(
+                    f"{message}; mend it, or in Python task('prompts', file=..., unusable='drop') leaves them out"
+                )
             dropped.append(message)
             usable[index] = False
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from causegrid.errors import InputError
 from causegrid.evidence.effects import bootstrap_mean
 from causegrid.interventions.erasure import erased_behaviour
 from causegrid.interventions.subspaces import (
@@ -81,6 +82,7 @@ def erasure_table(
 
     `activations` (of `collect`) and `probes` (of `fit_probes`) are made here when not given.  `ranks`:
     leading probe directions, `full` = the whole row space (C - 1); ranks above it are left out.
+    Raises InputError when none is left.
     Columns: `layer, label, length, basis, rank, full, variance` (removed, fraction)`, clean, accuracy, low, high,
     drop` (task accuracy over all positions, interval over sequences)`, control_mean, control_low,
     control_high, n_control, matched_variance, matched_accuracy, matched_mark` (the equal-rank principal components
@@ -93,7 +95,13 @@ def erasure_table(
     base = max(no_model_baselines(found, label).values())
     sample = task.sample(found.test.n_sequences, found.length, seed=seed, split="test")
     full = found.labels[label] - 1
-    wanted = sorted({full if r == "full" else int(r) for r in ranks} & set(range(1, full + 1)))
+    asked = {full if r == "full" else int(r) for r in ranks}
+    wanted = sorted(asked & set(range(1, full + 1)))
+    if not wanted:
+        raise InputError(
+            f"no rank of {', '.join(map(str, ranks))} can be erased: label {label!r} has {full + 1} classes, so its "
+            f"probe has ranks 1 to {full}"
+        )
     rows = []
     for i, layer in enumerate(found.layers):
         x, x_test = found.train.x[layer], found.test.x[layer]
