@@ -56,6 +56,9 @@ def test_case_24_another_models_groups(tiny_model, tmp_path):
         ("{}", "no groups"),
         ('{"_model": "tiny-llama"}', "no groups"),
         ('{"_model": 3, "g": ["L0H1"]}', "_model"),
+        ('{"": ["L0H1"]}', "needs a name"),
+        ('{" ": ["L0H1"]}', "needs a name"),
+        ("[" * 100_000, "too deeply"),
     ],
 )
 def test_bad_files_are_refused_in_one_line(text, word, tiny_model, tmp_path):
@@ -64,6 +67,12 @@ def test_bad_files_are_refused_in_one_line(text, word, tiny_model, tmp_path):
     with pytest.raises(InputError, match=word) as caught:
         read_groups(path, tiny_model("llama"))
     assert "\n" not in str(caught.value) and "groups.json" in str(caught.value)
+
+
+def test_a_byte_order_mark_is_no_fault(tiny_model, tmp_path):
+    path = tmp_path / "groups.json"
+    path.write_text('{"g": ["L0H1"]}', encoding="utf-8-sig")
+    assert read_groups(path, tiny_model("llama"))["g"].heads == ("L0H1",)
 
 
 def test_a_missing_file_is_refused(tiny_model, tmp_path):

@@ -18,6 +18,8 @@ from causegrid.interventions.heads import (
 )
 from causegrid.interventions.metrics import METRICS
 from causegrid.interventions.sweep import Planner
+from causegrid.interventions.text import ordinary_text_loss, windows
+from causegrid.sites import zero
 from causegrid.tasks import PromptTask
 
 PROJECTIONS = {
@@ -312,6 +314,22 @@ class Letters:
 
     def __call__(self, text, add_special_tokens=True):
         return {"input_ids": [3 + ord(c) % 90 for c in text]}
+
+
+def test_ordinary_text_fits_the_models_positions(wrapped):
+    import tiny
+
+    model = wrapped(tiny.hf("llama", max_position_embeddings=16), "llama")
+    model.tokenizer = Letters()
+    texts = ["abcdefghijklmnopqrstuvwxyz", "the quick brown fox"]
+    stream = np.array(Letters()(" ".join(texts))["input_ids"])
+    tokens = windows(model, texts)
+    np.testing.assert_array_equal(tokens, stream[: 16 * (len(stream) // 16)].reshape(-1, 16))
+    found = ordinary_text_loss(model, zero("L0.z[1]"), texts)
+    assert found.n_tokens == 15 * len(tokens) and found.clean != found.ablated
+    model.module.config.max_position_embeddings = 1
+    with pytest.raises(InputError, match="positions of 'tiny-llama'"):
+        windows(model, texts)
 
 
 def test_text_loss_under_ablation(wrapped, make_prompts):

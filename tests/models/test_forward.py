@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import tiny
 from causegrid.errors import InputError
 from causegrid.models import check_finite, fingerprint, last_logits, logits, model, noise_floor, wrap
+from causegrid.models.forward import position_limit
 
 FAMILIES = list(tiny.CONFIGS)
 
@@ -212,11 +213,22 @@ def test_bad_tokens_are_named(loaded, tokens, message):
     assert "\n" not in str(error.value)
 
 
-def test_too_long_for_learned_positions_but_not_for_rotary(loaded):
-    tokens = torch.full((1, 65), 3)
-    with pytest.raises(InputError, match="64 positions"):
-        logits(loaded("gpt2"), tokens)
-    assert logits(loaded("gpt_neox"), tokens).shape == (1, 65, tiny.VOCAB)
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama", "mamba"])
+def test_more_tokens_than_stated_positions(loaded, family):
+    limit = None if family == "mamba" else 64
+    assert position_limit(loaded(family)) == limit
+    assert logits(loaded(family), torch.full((1, 64), 3)).shape == (1, 64, tiny.VOCAB)
+    if limit is None:
+        assert logits(loaded(family), torch.full((1, 65), 3)).shape == (1, 65, tiny.VOCAB)
+        return
+    with pytest.raises(InputError, match=r"65 tokens are too many .* 64 positions"):
+        logits(loaded(family), torch.full((1, 65), 3))
+
+
+@pytest.mark.parametrize("positions", [1, 3, 8])
+def test_models_of_few_positions_load_and_have_a_fingerprint(tmp_path, positions):
+    tiny.hf("llama", max_position_embeddings=positions).save_pretrained(tmp_path)
+    assert len(fingerprint(model(tmp_path))) == 8
 
 
 @pytest.mark.parametrize("family", FAMILIES)

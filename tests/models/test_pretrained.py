@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -176,6 +177,76 @@ def test_weights_that_do_not_fit_the_config_are_not_filled_in(copied, family):
     assert "shapes" in refusal(folder)
 
 
+@pytest.mark.parametrize("family", ["llama_gqa", "gpt2", "mamba"])
+def test_weights_without_a_place_are_not_dropped(tmp_path, family):
+    layers = "n_layer" if family == "gpt2" else "num_hidden_layers"
+    tiny.hf(family, **{layers: 3}).save_pretrained(tmp_path)
+    edit_config(tmp_path, **{layers: 2}, layer_types=None)
+    message = refusal(tmp_path)
+    assert "no place" in message and ".2." in message and str(tmp_path) in message
+
+
+@pytest.mark.parametrize(
+    ("family", "buffers"),
+    [
+        ("gpt2", ("transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias")),
+        (
+            "gpt_neox",
+            (
+                "gpt_neox.layers.0.attention.bias",
+                "gpt_neox.layers.0.attention.masked_bias",
+                "gpt_neox.layers.1.attention.rotary_emb.inv_freq",
+            ),
+        ),
+        ("llama", ("model.layers.0.self_attn.rotary_emb.inv_freq",)),
+    ],
+)
+def test_buffers_of_old_checkpoints_may_be_there(copied, loaded, family, buffers):
+    folder = copied(family)
+    file = folder / "model.safetensors"
+    save_file({**load_file(file), **{name: torch.ones(4) for name in buffers}}, file, {"format": "pt"})
+    assert torch.equal(model(folder)([[1, 2, 3]]), loaded(family)([[1, 2, 3]]))
+
+
+def test_a_tied_head_may_be_stored_too(tmp_path):
+    module = tiny.hf("llama", tie_word_embeddings=True)
+    module.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    stored = load_file(file)
+    assert "lm_head.weight" not in stored
+    stored["lm_head.weight"] = stored["model.embed_tokens.weight"].clone()
+    save_file(stored, file, {"format": "pt"})
+    assert model(tmp_path)([[1, 2]]).shape == (1, 2, tiny.VOCAB)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "word"),
+    [
+        ("llama", {"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ("mamba", {"num_hidden_layers": -1}, "num_hidden_layers is -1"),
+        ("llama", {"num_attention_heads": 0}, "num_attention_heads is 0"),
+        ("gpt2", {"n_head": 0}, "n_head is 0"),
+        ("llama", {"num_key_value_heads": 0}, "num_key_value_heads is 0"),
+        ("llama", {"num_attention_heads": 7}, "heads"),
+        ("gpt_neox", {"num_attention_heads": 7}, "heads"),
+        ("llama", {"hidden_size": "32"}, "hidden_size is '32'"),
+        ("llama", {"vocab_size": "97"}, "vocab_size"),
+        ("llama", {"hidden_act": "swoosh"}, "KeyError: 'swoosh'"),
+    ],
+)
+def test_configs_that_make_no_model(copied, family, changes, word):
+    folder = copied(family)
+    edit_config(folder, **changes)
+    message = refusal(folder)
+    assert word in message and str(folder) in message
+
+
+@pytest.mark.parametrize("text", ["[]", "[" * 100_000, "\xff"])
+def test_configs_that_are_no_object(tmp_path, text):
+    (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
+    assert str(tmp_path) in refusal(tmp_path)
+
+
 def test_nan_weights_are_refused_at_load(tmp_path):
     module = tiny.hf("gpt2")
     with torch.no_grad():
@@ -205,6 +276,20 @@ def test_an_id_that_cannot_be_reached(monkeypatch, tmp_path):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     message = refusal("nobody/nothing-at-all")
     assert "'nobody/nothing-at-all'" in message and "cannot be reached" in message
+
+
+def test_a_mistyped_folder_is_said_to_be_none(monkeypatch, tmp_path):
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m" / "ok").mkdir(parents=True)
+    message = refusal("m/okk")
+    assert "cannot be reached" in message
+    assert "nor is there a local folder 'm/okk', did you mean 'm/ok'?" in message
+    assert "local folder 'm/xyz' (" in refusal("m/xyz")
+    assert "nor is there" not in refusal("other/okk")
 
 
 def test_an_id_that_is_no_id():

@@ -105,6 +105,18 @@ def test_a_runs_cell_is_a_model(disk, tmp_path):
     assert "cell" in refusal(other)
 
 
+def test_cells_that_name_each_other_are_no_model(disk, tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    for cell, named in ((one, one), (two, disk("olmo2"))):
+        cell.mkdir()
+        (cell / "cell.json").write_text(json.dumps({"config": {"model": str(named)}}))
+    assert f"cell {str(one)!r} names no model" in refusal(one)
+    (one / "cell.json").write_text(json.dumps({"config": {"model": str(two)}}))
+    assert model(one).family == "olmo2"
+    (two / "cell.json").write_text(json.dumps({"config": {"model": str(one)}}))
+    assert f"leads back to {str(one)!r}" in refusal(one)
+
+
 def test_registry_tells_families_from_ready_models():
     assert {"transformer", "mamba", "mamba2", "lstm", "gru", "smollm2-135m"} <= set(models.names())
     assert models.get("smollm2-135m").trainable is False

@@ -16,6 +16,7 @@ from causegrid.signatures.generic import (
     classify,
     fixed_background,
     generic_screens,
+    longest_input,
     position_weights,
     repeated_pairs,
 )
@@ -146,11 +147,24 @@ def test_streamed_classes_of_a_tiny_model_equal_eager_attention(family, monkeypa
     assert (table["n"] == 10).all() and set(table["class"]) == set(CLASSES)
 
 
-def test_length_is_cut_to_the_models_positions_and_says_so(caplog):
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_length_is_cut_to_the_models_positions_and_says_so(caplog, family):
     with caplog.at_level("WARNING"):
-        table = generic_classes(tiny_model("gpt2"), n=4, length=256)
+        table = generic_classes(tiny_model(family), n=4, length=256)
     assert (table["length"] == 64).all()
     assert "64 positions" in caplog.text
+
+
+def test_synthetic_rows_of_a_group_are_cut_as_well():
+    from causegrid.studies.pattern.head_groups import synthetic_rows
+
+    assert set(synthetic_rows(tiny_model("llama"), length=256, seed=0).lengths) == {64}
+
+
+def test_a_length_for_generating_text_is_no_number_of_positions():
+    model = tiny_model("mamba")
+    model.config = {"max_length": 20}
+    assert longest_input(model) is None
 
 
 def test_a_generic_class_is_a_screen_too():

@@ -284,3 +284,25 @@ def test_an_edit_keeps_gradients() -> None:
         model.module(input_ids=tokens(model)).logits.sum().backward()
     model.module.zero_grad()
     assert direction.grad is not None and direction.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("given", ["L0.z[1]", 3, None, ["L0.z[1]"], [3], torch.ones(2)])
+def test_what_is_no_edit_is_named(given: Any) -> None:
+    needed = r"an edit is needed, as cg\.zero\('L0\.z\[1\]'\)"
+    with pytest.raises(InputError, match=needed) as caught, edit(hf("llama"), given):
+        pass
+    assert "\n" not in str(caught.value)
+
+
+def test_values_that_are_no_numbers_are_refused_when_made() -> None:
+    for value in ("abc", None, [[1.0], [1.0, 2.0]], [1j], np.array(["a"])):
+        for make in (mean, replace, erase):
+            with pytest.raises(InputError, match=r"L0\.z\[1\] must be (real )?numbers"):
+                make("L0.z[1]", value)
+    for basis in (torch.eye(8)[None], 1.0):
+        with pytest.raises(InputError, match=r"is not \(d, r\)"):
+            erase("L0.z[1]", basis)
+    with pytest.raises(InputError, match="vector"):
+        erase("L0.z[1]", torch.eye(8)[:, :1], mean=0.5)
+    with pytest.raises(InputError, match="must be numbers"):
+        erase("L0.z[1]", torch.eye(8)[:, :1], mean="abc")

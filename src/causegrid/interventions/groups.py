@@ -71,7 +71,7 @@ def read_groups(given: str | Path | Mapping[str, Any], model: Model, force: bool
 
     The reserved key `_model` names the model the groups belong to; `force` skips that comparison only.
     Raises InputError for a file that cannot be read, bad JSON, another model's groups (naming both), an empty
-    group, an unknown field, and for heads as `check_heads` does.
+    group or name, an unknown field, and for heads as `check_heads` does.
     """
     where, raw = _raw(given)
     if not isinstance(raw, Mapping):
@@ -97,7 +97,7 @@ def _raw(given: str | Path | Mapping[str, Any]) -> tuple[str, Any]:
         return "groups", given
     path = Path(given)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # with or without a byte order mark
     except (OSError, UnicodeDecodeError) as problem:
         raise InputError(f"cannot read the groups file {str(path)!r}: {problem}") from None
     try:
@@ -106,6 +106,8 @@ def _raw(given: str | Path | Mapping[str, Any]) -> tuple[str, Any]:
         raise InputError(f"{path}:{problem.lineno}: not JSON ({problem.msg})") from None
     except InputError as problem:
         raise InputError(f"{path}: {problem}") from None
+    except RecursionError:
+        raise InputError(f"{path}: nested too deeply for a groups file") from None
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -117,6 +119,8 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _group(where: str, name: str, value: Any, model: Model) -> Group:
+    if not name.strip():
+        raise InputError(f"{where}: a group needs a name")
     if isinstance(value, Group):
         value = {"heads": list(value.heads), "target": value.target}
     target = None

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from causegrid.errors import InputError
-from causegrid.models.forward import logits
+from causegrid.models.forward import logits, position_limit
 from causegrid.models.record import Model
 from causegrid.sites.edit import Edit, edit
 
@@ -54,16 +54,19 @@ class TextLoss:
 
 
 def windows(model: Model, texts: Sequence[str] | None = None) -> Tensor:
-    """The control text as token ids (W, L), L at most 32, no BOS; a remainder shorter than L is left out.
+    """The control text as token ids (W, L), no BOS; a remainder shorter than L is left out.
 
-    Raises InputError for a model without a tokenizer and for texts of fewer than two tokens.
+    L is 32, or the model's number of positions or of the text's tokens where that is less.
+    Raises InputError for a model without a tokenizer or of a single position, and for texts of fewer than
+    two tokens.
     """
     if model.tokenizer is None:
         raise InputError(f"{model.name!r} has no tokenizer, so there is no ordinary text to run it on")
     stream = model.tokenizer(" ".join(texts or CONTROL_TEXTS), add_special_tokens=False)["input_ids"]
-    length = min(WINDOW, len(stream))
+    length = min(WINDOW, len(stream), position_limit(model) or WINDOW)
     if length < 2:
-        raise InputError("the control text has fewer than two tokens: nothing to predict")
+        short = "the control text has" if len(stream) < 2 else f"the positions of {model.name!r} take"
+        raise InputError(f"{short} fewer than two tokens: nothing to predict")
     n = len(stream) // length
     return torch.from_numpy(np.array(stream[: n * length], dtype=np.int64).reshape(n, length))
 

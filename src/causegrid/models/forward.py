@@ -12,6 +12,8 @@ Design choices:
   convolution, so the state stays zero until the first real token.  That is exact only when the input
   projection has no bias: with `use_bias=True` the convolution of the first real tokens sees the bias
   where an unpadded run sees zeros, so such a model refuses a mask too.
+- Prompts longer than the positions a Hugging Face config states are refused, also where the positions are
+  rotary and the module would run: its answers there are not the model's.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ def token_ids(model: Model, tokens: Any) -> Tensor:
     """Nested lists, numpy or torch (B, L) -> int64 ids (B, L) on the model's device.
 
     Raises InputError when they are not whole numbers in a rectangle, or an id is outside the vocabulary, or
-    the sequence is longer than a learned position table.
+    the sequence is longer than the positions the model states (`position_limit`).
     """
     try:
         given = tokens if isinstance(tokens, Tensor) else torch.as_tensor(np.asarray(tokens))
@@ -78,18 +80,18 @@ def token_ids(model: Model, tokens: Any) -> Tensor:
             f"token id {bad} is outside the vocabulary of {model.name!r}: "
             f"its {model.n_tokens} ids are 0 to {model.n_tokens - 1}"
         )
-    _check_length(model, given.shape[1])
+    limit = position_limit(model)
+    if limit is not None and given.shape[1] > limit:
+        raise InputError(f"{given.shape[1]} tokens are too many for {model.name!r}: it has {limit} positions")
     return given.to(device=model.device, dtype=torch.long)
 
 
-def _check_length(model: Model, length: int) -> None:
-    """A learned position table ends; rotary positions do not."""
-    limit = getattr(getattr(model.module, "config", None), "max_position_embeddings", None)
-    if limit is None or length <= limit:
-        return
-    tables = [m for m in model.module.modules() if isinstance(m, nn.Embedding)]
-    if any(table.num_embeddings in (limit, limit + 2) and limit != model.n_tokens for table in tables):
-        raise InputError(f"{length} tokens are too many for {model.name!r}: it has {limit} positions")
+def position_limit(model: Model) -> int | None:
+    """The longest prompt, in tokens, that a Hugging Face model states in its config
+    (`max_position_embeddings`); None for our own families and for configs without it, as Mamba's.
+    """
+    stated = getattr(getattr(model.module, "config", None), "max_position_embeddings", None)
+    return stated if type(stated) is int and stated > 0 else None
 
 
 def padding_refused(model: Model) -> str:
@@ -229,7 +231,7 @@ def fingerprint(model: Model, n: int = 8) -> list[float]:
     """A few last-position logits on a fixed token sequence: a manifest can tell by them whether a model is
     the one it names.  Compare to about 1e-4: the same weights elsewhere in memory differ in the last bit.
     """
-    ids = (torch.arange(12) * 7 + 1) % model.n_tokens  # (12,)
+    ids = (torch.arange(min(12, position_limit(model) or 12)) * 7 + 1) % model.n_tokens  # (12,) or fewer
     row = logits(model, ids[None], last=True)[0].cpu()
     picks = torch.linspace(0, model.n_out - 1, min(n, model.n_out)).long()
     return [float(v) for v in row[picks]]

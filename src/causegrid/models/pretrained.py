@@ -4,8 +4,9 @@ Design choices:
 - The module is what transformers builds: no wrapper, no weight conversion.  float32 unless asked: effects
   of a fraction of a logit drown in half precision.
 - Weights come from safetensors alone; a folder that only holds a pickle is refused.
-- Nothing is filled in at random: a checkpoint with missing or misshapen tensors is refused, and so is a
-  model whose early logits see later tokens (not causal) or whose weights are not finite.
+- Nothing is filled in at random and nothing is dropped: a checkpoint with missing, misshapen or left-over
+  tensors is refused (buffers of old checkpoints that are computed today may be there), and so is a model
+  whose early logits see later tokens (not causal) or whose weights are not finite.
 - Head width is read from the attention output projection's own shape; `hidden_size / n_heads` is wrong for
   models with a free `head_dim`.
 - transformers gives GPT-2 and Mamba folders without tokenizer files an *empty* tokenizer instead of an
@@ -25,8 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from causegrid.errors import InputError, unknown
-from causegrid.models.forward import check_finite, logits
+from causegrid.errors import InputError, nearest, unknown
+from causegrid.models.forward import check_finite, logits, position_limit
 from causegrid.models.record import Model
 
 DTYPES = {
@@ -44,6 +45,16 @@ TOKENIZER_FILES = (
     "spiece.model",
 )
 NO_ATTENTION = ("mamba", "mamba2", "falcon_mamba")
+SIZES = (
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "n_layer",
+    "n_embd",
+    "n_head",
+)
+_BUFFERS = re.compile(r"(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$")
 _PROJECTION = re.compile(r"(attn|attention)\.(o_proj|c_proj|dense|out_proj)$")
 
 
@@ -167,9 +178,9 @@ def load_pretrained(
 ) -> Model:
     """A causal language model from a local folder or a Hugging Face id, float32 on the CPU unless asked.
 
-    Raises InputError, one line, for a folder that is no model, weights that are missing, corrupt or of other
-    shapes, an architecture that is no causal language model, an id that cannot be found or reached, custom
-    code that was not allowed, and weights that are not finite.
+    Raises InputError, one line, for a folder that is no model, a config that makes none, weights that are
+    missing, left over, corrupt or of other shapes, an architecture that is no causal language model, an id
+    that cannot be found or reached, custom code that was not allowed, and weights that are not finite.
     """
     wanted, target = as_dtype(dtype), as_device(device)
     folder = Path(where)
@@ -191,16 +202,21 @@ def load_pretrained(
 
 
 def _config(where: str, extra: dict[str, Any]) -> Any:
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     if Path(where).is_dir() and not (Path(where) / "config.json").is_file():
         raise InputError(f"folder {where!r} holds no model: neither model.json nor config.json is in it")
+    _check_sizes(where)
     try:
         config = AutoConfig.from_pretrained(where, **extra)
     except OSError as error:
         raise unreachable(where, error) from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (
+        *(ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError),
+        StrictDataclassError,
+    ) as error:
         if "custom code" in str(error):
             raise InputError(
                 f"{where!r} needs its own code to load: allow it with trust_remote_code=True"
@@ -212,6 +228,25 @@ def _config(where: str, extra: dict[str, Any]) -> Any:
             f"{where!r} is a {config.model_type!r} model: transformers has no causal language model of it"
         )
     return config
+
+
+def _check_sizes(where: str) -> None:
+    """Raises InputError when a local config.json states layers, heads or widths that are no positive number."""
+    file = Path(where) / "config.json"
+    if not file.is_file():
+        return
+    try:
+        stated = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{where!r} has no usable config.json: not JSON ({one_line(error, 120)})") from None
+    if not isinstance(stated, dict):
+        raise InputError(f"{where!r} has no usable config.json: it holds no JSON object")
+    for size in SIZES:
+        value = stated.get(size)
+        if value is not None and not isinstance(value, list) and (type(value) is not int or value < 1):
+            raise InputError(
+                f"{where!r} has no usable config.json: {size} is {value!r}, not a whole number from 1"
+            )
 
 
 def _weights(where: str, config: Any, extra: dict[str, Any]) -> Any:
@@ -231,16 +266,26 @@ def _weights(where: str, config: Any, extra: dict[str, Any]) -> Any:
             why = "only pickled ones, which are never loaded" if pickled else "none"
             raise InputError(f"folder {where!r} needs weights in *.safetensors; it holds {why}") from None
         raise unreachable(where, error) from None
-    except (RuntimeError, ValueError, ImportError) as error:
+    except (
+        *(RuntimeError, ValueError, ImportError, TypeError, LookupError, AttributeError),
+        *(ArithmeticError, AssertionError),
+    ) as error:
         if "ignore_mismatched_sizes" in str(error):
             raise InputError(
                 f"the weights in {where!r} do not have the shapes its config.json asks for"
             ) from None
-        raise InputError(f"the weights of {where!r} cannot be loaded: {one_line(error)}") from None
+        kind = f"{type(error).__name__}: " if isinstance(error, LookupError) else ""
+        raise InputError(f"the weights of {where!r} cannot be loaded: {kind}{one_line(error)}") from None
     missing = sorted(info["missing_keys"])
     if missing:
         raise InputError(
             f"{where!r} lacks {len(missing)} weights that its config.json asks for, the first is {missing[0]}"
+        )
+    extra_keys = sorted(key for key in info["unexpected_keys"] if not _BUFFERS.search(key))
+    if extra_keys:
+        raise InputError(
+            f"{where!r} holds {len(extra_keys)} weights that its config.json has no place for, "
+            f"as {', '.join(extra_keys[:3])}"
         )
     return module
 
@@ -280,15 +325,34 @@ def unreachable(where: str, error: BaseException) -> InputError:
         why = "it is not in the local cache and the hub cannot be reached"
     else:
         why = one_line(error)
+    if not kinds & {"GatedRepoError", "RevisionNotFoundError"}:
+        why += _no_folder(where)
     return InputError(f"cannot load model {where!r}: {why} (a local folder or an id org/name is allowed)")
+
+
+def _no_folder(where: str) -> str:
+    """For a mistyped path: that its parent has no such folder, and the nearest one it has; else ""."""
+    path = Path(where).expanduser()
+    if path.parent == Path() or not path.parent.is_dir():
+        return ""
+    try:
+        beside = [entry.name for entry in path.parent.iterdir() if entry.is_dir()]
+    except OSError:
+        return ""
+    match = nearest(path.name, beside)
+    hint = "" if match is None else f", did you mean {str(Path(where).parent / match)!r}?"
+    return f"; nor is there a local folder {where!r}{hint}"
 
 
 def check_causal(model: Model) -> None:
     """Raises InputError when the logits of early tokens change with a later token, or the width is wrong."""
     ids = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 5]]) % model.n_tokens  # (2, 4)
+    ids = ids[:, -(position_limit(model) or 4) :]  # (2, L), L at most 4
+    if ids.shape[1] < 2:
+        return
     with quiet():  # the first forward of Mamba tells of missing kernels
         out = logits(model, ids)  # (2, 4, n_out)
-    moved = float((out[0, :3] - out[1, :3]).abs().max())
+    moved = float((out[0, :-1] - out[1, :-1]).abs().max())
     if moved > 0.05 * float(out.std()) + 1e-6:
         raise InputError(f"{model.name!r} is not causal: logits at early tokens depend on later ones")
 

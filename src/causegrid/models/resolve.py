@@ -47,7 +47,7 @@ def model(
     if folder.is_file():
         raise InputError(f"model {text!r} is a file: give the folder that holds it")
     if text and folder.is_dir():
-        if (folder / "cell.json").is_file() and not (folder / "model.json").is_file():
+        if _is_cell(folder):
             return _of_cell(folder, dtype=dtype, device=device)
         if (folder / "model.json").is_file():
             _no_options(text, options, ())
@@ -126,13 +126,33 @@ def _no_options(name: str, options: dict[str, Any], allowed: Any) -> None:
 
 
 def _of_cell(folder: Path, **extra: Any) -> Model:
-    """The pretrained model a run's cell looked at (cells of trained models hold a `model.json`)."""
+    """The pretrained model a run's cell looked at (cells of trained models hold a `model.json`).
+
+    That model may be another cell; cells that lead back to themselves are refused.
+    """
+    first, seen = folder, set()
+    while True:
+        seen.add(folder.resolve())
+        name = _named_in(folder)
+        following = Path(name).expanduser()
+        if name in models or not _is_cell(following):
+            return model(name, **extra)
+        if following.resolve() in seen:
+            raise InputError(f"cell {str(first)!r} names no model: its cell.json leads back to {name!r}")
+        folder = following
+
+
+def _is_cell(folder: Path) -> bool:
+    return (folder / "cell.json").is_file() and not (folder / "model.json").is_file()
+
+
+def _named_in(folder: Path) -> str:
     try:
         config = json.loads((folder / "cell.json").read_text(encoding="utf-8")).get("config", {})
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         raise InputError(f"{str(folder / 'cell.json')!r} cannot be read: not a cell of a run") from None
     name = config.get("model") if isinstance(config, dict) else None
     untrained_family = name in models and "n_tokens" in inspect.signature(models.get(str(name))).parameters
     if not isinstance(name, str) or untrained_family:
         raise InputError(f"cell {str(folder)!r} holds no trained model (its training stage has not finished)")
-    return model(name, **extra)
+    return name

@@ -117,7 +117,7 @@ def _about(where: Path) -> dict[str, Any]:
         about = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{str(where)!r} holds no saved model: it has no model.json") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{str(file)!r} cannot be read: {one_line(error)}") from None
     needed = {"format", "name", "family", "dtype", "hugging_face", *SIZES}
     if not isinstance(about, dict) or not needed <= set(about):

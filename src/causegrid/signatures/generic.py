@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from causegrid.errors import InputError
+from causegrid.models.forward import position_limit
 from causegrid.models.record import Model
 from causegrid.signatures.attention import Floats
 from causegrid.signatures.batches import Ints
@@ -71,13 +72,10 @@ def repeated_pairs(
 
 def longest_input(model: Model) -> int | None:
     """The number of positions the model has been given, or None when it states no limit."""
-    stated = [
-        getattr(getattr(model.module, "config", None), "max_position_embeddings", None),
-        model.config.get("max_position_embeddings"),
-        model.config.get("max_length"),
-    ]
-    limits = [int(s) for s in stated if isinstance(s, int) and s > 0]
-    return min(limits) if limits else None
+    if model.is_hf:
+        return position_limit(model)
+    stated = model.config.get("max_length")
+    return stated if isinstance(stated, int) and stated > 0 else None
 
 
 def usable_ids(model: Model) -> tuple[int, tuple[int, ...]]:

@@ -57,10 +57,10 @@ def zero(where: Site | str) -> Edit:
 def mean(where: Site | str, value: Any) -> Edit:
     """Set the site to a mean: `value` broadcasts to the site's value, so (d,) pooled or (L, d) per position.
 
-    Raises InputError, when it fires, for a value that does not broadcast.
+    Raises InputError for a value that is no number, and, when it fires, for one that does not broadcast.
     """
     spot = site(where)
-    given = torch.as_tensor(value)
+    given = _numbers("mean", spot, value)
 
     def fn(x: Tensor) -> Tensor:
         try:
@@ -74,9 +74,12 @@ def mean(where: Site | str, value: Any) -> Edit:
 
 
 def replace(where: Site | str, value: Any) -> Edit:
-    """Set the site to `value`, of exactly the site's shape.  Raises InputError naming both shapes if not."""
+    """Set the site to `value`, of exactly the site's shape.
+
+    Raises InputError for a value that is no number, and, when it fires, for another shape, naming both.
+    """
     spot = site(where)
-    given = torch.as_tensor(value)
+    given = _numbers("replacement", spot, value)
 
     def fn(x: Tensor) -> Tensor:
         if given.shape != x.shape:
@@ -94,17 +97,24 @@ def erase(where: Site | str, basis: Any, mean: Any = None, mode: Literal["mean",
     `basis` Q (d, r) has orthonormal columns, a vector (d,) counts as r = 1; `mean` m (d,) is the mean over
     the training split.  `mode="origin"`, or no mean given, projects through 0.  Computed in float32 at least.
 
-    Raises InputError when the columns are not orthonormal or the widths differ.
+    Raises InputError when the basis is not (d, r) with orthonormal columns or the mean is no vector, and,
+    when it fires, when the widths differ.
     """
     spot = site(where)
     if mode not in ("mean", "origin"):
         raise unknown("erase mode", mode, ("mean", "origin"))
-    q = torch.as_tensor(basis)
+    q = _numbers("basis", spot, basis)
     q = q[:, None] if q.dim() == 1 else q
+    if q.dim() != 2:
+        raise InputError(
+            f"basis of shape {tuple(q.shape)} for {spot} is not (d, r), or (d,) for one direction"
+        )
     gram = q.double().T @ q.double()
-    if q.dim() != 2 or not torch.allclose(gram, torch.eye(q.shape[1]).to(gram), atol=1e-4):
+    if not torch.allclose(gram, torch.eye(q.shape[1]).to(gram), atol=1e-4):
         raise InputError(f"basis of shape {tuple(q.shape)} for {spot} has no orthonormal columns (d, r)")
-    centre = torch.as_tensor(mean) if mean is not None and mode == "mean" else None
+    centre = _numbers("mean", spot, mean) if mean is not None and mode == "mean" else None
+    if centre is not None and centre.dim() == 0:
+        raise InputError(f"the mean for erasing at {spot} must be a vector (d,), not one number")
 
     def fn(x: Tensor) -> Tensor:
         if q.shape[0] != x.shape[-1] or (centre is not None and centre.shape[-1] != x.shape[-1]):
@@ -117,17 +127,32 @@ def erase(where: Site | str, basis: Any, mean: Any = None, mode: Literal["mean",
     return Edit(spot, fn, f"erase {q.shape[1]}")
 
 
+def _numbers(what: str, spot: Site, value: Any) -> Tensor:
+    try:
+        given = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        shown = ascii(value) if isinstance(value, (str, type(None))) else type(value).__name__
+        raise InputError(f"{what} for {spot} must be numbers, not {shown}") from None
+    if given.is_complex():
+        raise InputError(f"{what} for {spot} must be real numbers, not {given.dtype}")
+    return given
+
+
 @contextmanager
 def edit(model: Model, *edits: Edit | Iterable[Edit]) -> Iterator[EditLog]:
     """Run the body with these edits in force; every forward of the model inside sees them.
 
     Edits at one site apply in the order given.  Afterwards the model is what it was, bit for bit; hooks of
-    others stay.  Raises InputError for a site the model does not have or that cannot be written, and
-    InterventionError when an edit changes shape or dtype, or fired zero times by the end of the body.
+    others stay.  Raises InputError for what is no edit, and for a site the model does not have or that
+    cannot be written, and InterventionError when an edit changes shape or dtype, or fired zero times by the
+    end of the body.
     """
     chosen: list[Edit] = []
     for given in edits:
-        chosen.extend([given] if isinstance(given, Edit) else given)
+        if isinstance(given, Iterable) and not isinstance(given, (str, Tensor)):
+            chosen.extend(_is_edit(one) for one in given)
+        else:
+            chosen.append(_is_edit(given))
     log = EditLog(fired={}, counts=[0] * len(chosen))
     groups: dict[tuple[int, Side], tuple[nn.Module, Side, list[tuple[int, Edit, Place]]]] = {}
     for index, one in enumerate(chosen):
@@ -177,6 +202,14 @@ def edit(model: Model, *edits: Edit | Iterable[Edit]) -> Iterator[EditLog]:
     ]
     if silent:
         raise InterventionError(f"{model.name}: fired zero times: {', '.join(silent)}")
+
+
+def _is_edit(given: Any) -> Edit:
+    if isinstance(given, Edit):
+        return given
+    shown = ascii(given) if isinstance(given, (str, int, float, Site)) else type(given).__name__
+    example = f"cg.zero({given!r})" if isinstance(given, str) else "cg.zero('L0.z[1]')"
+    raise InputError(f"an edit is needed, as {example}, not {shown}")
 
 
 def _same_kind(one: Edit, old: Tensor, new: Any) -> None:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from causegrid.models.record import Model
 from causegrid.signatures.attention import Attention, attention
-from causegrid.signatures.generic import generic_screens, repeated_pairs, usable_ids
+from causegrid.signatures.generic import generic_screens, longest_input, repeated_pairs, usable_ids
 from causegrid.signatures.patterns import fitting, group_pattern_score, selected_heads
 from causegrid.signatures.screens.base import TaskScreen, screens
 
@@ -95,8 +95,10 @@ def pattern_scores(
 def synthetic_rows(model: Model, *, length: int, seed: int) -> Attention:
     """Query rows on repeated-pair sequences, with each generic class's target as a named position.
 
-    A class with several targets (`local`) has no single position and so no pattern score.
+    A class with several targets (`local`) has no single position and so no pattern score.  `length` is cut
+    to the model's own number of positions, as for the generic classes.
     """
+    length = min(length, longest_input(model) or length)
     n_tokens, special = usable_ids(model)
     batch = repeated_pairs(n_tokens, n=PATTERN_SEQUENCES, length=length, seed=seed + 1, leave_out=special)
     found = attention(model, batch.tokens)
