@@ -17,6 +17,7 @@ from causegrid.errors import InputError
 from causegrid.evidence.effects import (
     bootstrap_mean,
     chance,
+    effect_interval,
     headroom,
     minimum_effect,
     paired_difference,
@@ -54,8 +55,9 @@ def test_bootstrap_is_deterministic_and_chunks_do_not_show(monkeypatch: pytest.M
 
 def test_bootstrap_edges() -> None:
     assert bootstrap_mean([0.3] * 7) == (0.3, 0.3)
-    assert bootstrap_mean([1.5]) == (1.5, 1.5)
-    assert all(math.isnan(x) for x in bootstrap_mean([]))
+    assert all(
+        math.isnan(x) for x in (*bootstrap_mean([1.5]), *bootstrap_mean([1.5, np.nan]), *bootstrap_mean([]))
+    )
     assert all(math.isnan(x) for x in bootstrap_mean([np.nan, np.nan]))
     values = [1.0, 2.0, 4.0]
     assert bootstrap_mean([1.0, np.nan, 2.0, 4.0]) == bootstrap_mean(values)
@@ -63,6 +65,33 @@ def test_bootstrap_edges() -> None:
         bootstrap_mean([[1.0, 2.0], [3.0, 4.0]])
     with pytest.raises(InputError, match="level 95"):
         bootstrap_mean(values, level=95)
+
+
+@pytest.mark.parametrize("n", [2, 8, 64, 150])
+@pytest.mark.parametrize("metric", ["top1", "restricted"])
+def test_a_constant_accuracy_has_the_exact_interval(n: int, metric: str) -> None:
+    unseen = proportion_confint(0, n, method="beta")[1]  # Clopper-Pearson: 0 of n did otherwise
+    assert effect_interval([0.0] * n, metric) == pytest.approx((-unseen, unseen), abs=1e-9)
+    assert effect_interval([-1.0] * n, metric) == pytest.approx((-1, unseen - 1), abs=1e-9)
+    assert effect_interval([1.0] * n + [np.nan], metric) == pytest.approx((1 - unseen, 1), abs=1e-9)
+    assert effect_interval([0.0] * n, "logit_diff") == bootstrap_mean([0.0] * n) == (0.0, 0.0)
+    assert np.isnan(effect_interval([0.0], metric)).all()
+
+
+def test_the_exact_interval_in_figures() -> None:
+    assert effect_interval([0.0] * 64, "top1")[1] == pytest.approx(0.056, abs=5e-4)
+    assert effect_interval([0.0] * 150, "top1")[1] == pytest.approx(0.024, abs=5e-4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=2, max_size=60))
+def test_an_accuracys_interval_is_wide_enough_and_holds_the_bootstrap(values: list[float]) -> None:
+    mean, unseen = np.mean(values), proportion_confint(0, len(values), method="beta")[1]
+    low, high = effect_interval(values, "top1")
+    inner = bootstrap_mean(values)
+    assert -1 <= low <= inner[0] <= inner[1] <= high <= 1
+    assert low <= max(-1, mean - unseen) + 1e-9 and high >= min(1, mean + unseen) - 1e-9
+    assert low in (inner[0], -1.0) or low == pytest.approx(mean - unseen)
 
 
 def test_bootstrap_covers_the_mean() -> None:

@@ -19,17 +19,29 @@ def both(margin: float, lost: int, **options: object) -> pd.DataFrame:
     return verdict(effects, draws, **options).set_index("metric")  # type: ignore[arg-type]
 
 
+def repeated(table: pd.DataFrame, times: int) -> pd.DataFrame:
+    """The same table as if every prompt had come `times` times."""
+    lists = {c: table[c].map(lambda cell: list(cell) * times) for c in ("values", "clean") if c in table}
+    return table.assign(n=table["n"] * times, **lists)
+
+
 def test_margin_not_argmax() -> None:
-    v = both(-1.5, 0)  # margin -37.5 %, top-1 untouched
+    effects = frame(row("a", A, jitter(-1.5)), row("a", A, flips(0), TOP1, "top1"))
+    draws = frame(null("a", A, quiet()), null("a", A, quiet(width=0.01), "top1", clean=TOP1))
+    v = verdict(repeated(effects, 5), repeated(draws, 5))  # margin -37.5 %, top-1 untouched on 200: +-1.8 pp
     assert all("margin-not-argmax" in m for m in v.marks)
-    assert "margin-not-argmax" not in both(-0.9, 0).marks["logit_diff"]  # significant, but only 22.5 %
+    few = verdict(repeated(effects, 4), repeated(draws, 4))  # on 160: +-2.3 pp
+    assert not any("margin-not-argmax" in m for m in few.marks)
+    effects = frame(row("a", A, jitter(-0.9)), row("a", A, flips(0), TOP1, "top1"))
+    weak = verdict(repeated(effects, 5), repeated(draws, 5)).set_index("metric")
+    assert "margin-not-argmax" not in weak.marks["logit_diff"]  # significant, but only 22.5 %
     assert "margin-not-argmax" not in both(-1.5, 1).marks["logit_diff"]  # one of 40: interval to -7.5 pp
 
 
 def test_margin_not_argmax_needs_significance() -> None:
     effects = frame(row("a", A, jitter(-1.5)), row("a", A, flips(0), TOP1, "top1"))
     draws = frame(null("a", A, quiet(width=4.0)), null("a", A, quiet(width=0.01), "top1", clean=TOP1))
-    v = verdict(effects, draws).set_index("metric")
+    v = verdict(repeated(effects, 5), repeated(draws, 5)).set_index("metric")
     assert v.verdict["logit_diff"] == "inconclusive"
     assert "margin-not-argmax" not in v.marks["logit_diff"]
 

@@ -237,7 +237,7 @@ def test_the_margin_decides_and_top1_is_shown_to_differ() -> None:
     draws_table = frame(null("a", A, quiet()), null("a", A, quiet(width=0.01), "top1", clean=TOP1))
     v = verdict(effects, draws_table)
     assert v.combined.tolist() == ["primary"] * 2
-    assert v.verdict.tolist() == ["primary", "null"]
+    assert v.verdict.tolist() == ["primary", "inconclusive"]  # 40 unchanged prompts: +-8.8 pp
     assert v.differs.all()
 
 

@@ -1,6 +1,12 @@
 """Does it beat chance?  Arrays and tables in, numbers and tables out; no torch (MEASURES 4)."""
 
-from causegrid.evidence.effects import bootstrap_mean, minimum_effect, paired_difference, wilson
+from causegrid.evidence.effects import (
+    bootstrap_mean,
+    effect_interval,
+    minimum_effect,
+    paired_difference,
+    wilson,
+)
 from causegrid.evidence.nulls import (
     Draws,
     SequentialNull,
@@ -22,6 +28,7 @@ __all__ = [
     "benjamini_hochberg",
     "bootstrap_mean",
     "draws_needed",
+    "effect_interval",
     "holm",
     "matched_random",
     "minimum_effect",

@@ -4,7 +4,9 @@ An effect is `ablated - clean` per unit (prompt, sequence, seed), so harm is neg
 works on those per-unit differences: pairing is done by subtraction before anything is resampled.  Intervals
 are percentile bootstraps over units (Efron 1979) with one fixed table of resampling counts per (units, n,
 seed): the same units give the same interval everywhere, two groups on the same prompts are resampled alike.
-Units without a value (NaN: a prompt without a foil has no margin) are left out, never counted as zero.
+Units without a value (NaN: a prompt without a foil has no margin) are left out, never counted as zero; one
+unit has no interval.  A bootstrap cannot see what no unit of the sample did, so the interval of a change of an
+accuracy is never narrower than the exact one of a sample in which nothing varied (`effect_interval`).
 Sizes are those of MEASURES 4: removable part, headroom, minimum effect of interest.
 """
 
@@ -72,18 +74,36 @@ def bootstrap_mean(
 ) -> tuple[float, float]:
     """(low, high): percentile bootstrap interval of the mean of `values` (units,), NaN units left out.
 
-    No unit left: (nan, nan).  One unit: its value twice.  Raises InputError when `values` has not one axis.
+    Fewer than 2 units left: (nan, nan).  Raises InputError when `values` has not one axis.
     """
     _check_level(level)
     array = _numbers(values, "values")
     array = array[~np.isnan(array)]
-    if array.size == 0:
+    if array.size < 2:
         return math.nan, math.nan
     if np.ptp(array) == 0:
         return float(array[0]), float(array[0])
     means = np.concatenate([counts @ array for counts in resamples(array.size, n=n, seed=seed)]) / array.size
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def effect_interval(
+    values: ArrayLike, metric: str, *, n: int = 2000, seed: int = 0, level: float = 0.95
+) -> tuple[float, float]:
+    """(low, high) of a mean effect on `metric`: `bootstrap_mean` of `values` (units,), accuracies widened.
+
+    For `top1` and `restricted`, whose values are -1, 0 or 1 per unit, each end is at least 1 - a^(1 / units)
+    from the mean, a = (1 - level) / 2, and within [-1, 1]: of a constant sample, the exact bound on the share
+    of units that do otherwise (Clopper & Pearson 1934).  At 95 %, no change on 64 prompts: +-0.056.
+    """
+    low, high = bootstrap_mean(values, n=n, seed=seed, level=level)
+    if metric not in ACCURACIES or math.isnan(low):
+        return low, high
+    array = np.asarray(values, dtype=np.float64)
+    array = array[~np.isnan(array)]
+    mean, unseen = float(array.mean()), 1 - ((1 - level) / 2) ** (1 / array.size)
+    return min(low, max(-1.0, mean - unseen)), max(high, min(1.0, mean + unseen))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +117,20 @@ class Difference:
 
     @property
     def holds_zero(self) -> bool:
-        """Whether the interval contains 0."""
+        """Whether the interval contains 0; False for an unknown one."""
         return self.low <= 0 <= self.high
 
 
 def paired_difference(
-    first: ArrayLike, second: ArrayLike, *, n: int = 2000, seed: int = 0, level: float = 0.95
+    first: ArrayLike,
+    second: ArrayLike,
+    *,
+    metric: str = "logit_diff",
+    n: int = 2000,
+    seed: int = 0,
+    level: float = 0.95,
 ) -> Difference:
-    """Mean of `first - second` over units (both (units,), same order), with a bootstrap interval over units.
+    """Mean of `first - second` over units (both (units,), same order), with `effect_interval` over units.
 
     Raises InputError when the two do not have the same length.
     """
@@ -112,7 +138,7 @@ def paired_difference(
     if a.shape != b.shape:
         raise InputError(f"paired values must be of the same units: {a.size} against {b.size}")
     difference = a - b
-    low, high = bootstrap_mean(difference, n=n, seed=seed, level=level)
+    low, high = effect_interval(difference, metric, n=n, seed=seed, level=level)
     known = difference[~np.isnan(difference)]
     return Difference(
         mean=float(known.mean()) if known.size else math.nan, low=low, high=high, n=int(known.size)

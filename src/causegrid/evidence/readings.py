@@ -22,8 +22,9 @@ import pandas as pd
 from causegrid import headnames
 from causegrid.errors import InputError, unknown
 from causegrid.evidence import effects as sizes
-from causegrid.evidence.effects import Floats, as_values, bootstrap_mean
+from causegrid.evidence.effects import Floats, as_values, effect_interval
 from causegrid.evidence.nulls import P, pvalue
+from causegrid.evidence.origin import CleanTable
 from causegrid.evidence.thresholds import Thresholds
 
 Head = tuple[int, int]
@@ -39,7 +40,7 @@ class Measured:
     heads: tuple[Head, ...]
     mode: str
     metric: str
-    n: int
+    n: int | None  # prompts with a value; None when the table does not say
     baseline: float
     ablated: float
     effect: float
@@ -185,15 +186,19 @@ def _row(record: Mapping[Any, Any], what: str, seed: int) -> Measured:
             ablated = baseline + effect
     low, high = float(record.get("low", math.nan)), float(record.get("high", math.nan))
     if (math.isnan(low) or math.isnan(high)) and known.any():
-        low, high = bootstrap_mean(values, seed=seed)
+        low, high = effect_interval(values, metric, seed=seed)
     chance = record.get("chance")
     prompts = record.get("prompts")
+    if not _missing(prompts) and values.size not in (0, len(prompts)):  # type: ignore[arg-type]
+        raise InputError(
+            f"{what}: group {group!r} has {values.size} values of {metric} for {len(prompts)} prompts"  # type: ignore[arg-type]
+        )
     return Measured(
         group=group,
         heads=heads,
         mode="" if _missing(record.get("mode")) else str(record["mode"]),
         metric=metric,
-        n=int(known.sum()) if values.size else int(record.get("n", 0)),
+        n=int(known.sum()) if values.size else _count(record.get("n")),
         baseline=baseline,
         ablated=ablated,
         effect=effect,
@@ -209,6 +214,10 @@ def _row(record: Mapping[Any, Any], what: str, seed: int) -> Measured:
 
 def _chance(metric: str) -> float:
     return sizes.chance(metric) if metric in sizes.METRICS else 0.0
+
+
+def _count(cell: Any) -> int | None:
+    return None if _missing(cell) else int(cell)
 
 
 def _missing(cell: Any) -> bool:
@@ -267,7 +276,7 @@ class NullTable:
             self._marked = table["contaminated"].eq(True).to_numpy(dtype=bool)
         self._n = table["n"].to_numpy() if "n" in table.columns else None
         self._prompts = table["prompts"].tolist() if "prompts" in table.columns else None
-        self._clean = table["clean"].tolist() if "clean" in table.columns else None
+        self._clean = CleanTable(table)
 
     def rows(self, group: str, heads: tuple[Head, ...], metric: str) -> np.ndarray[Any, Any]:
         """Row numbers of the group's draws for this metric, one per distinct draw."""
@@ -286,7 +295,17 @@ class NullTable:
         null = self._effect[rows]
         foreign = any(not others.isdisjoint(self._sets[self._draw[r]]) for r in rows)
         foreign = foreign or bool(self._marked[rows].any())
-        matched, n_prompts = self._matched(m, rows) if rows.size else (m.effect, 0)
+        chosen = self._chosen(m, rows) if rows.size else None
+        matched, n_prompts = (m.effect, (m.n or 0) if rows.size else 0)
+        if chosen is not None:
+            there = m.values[chosen]
+            there = there[~np.isnan(there)]
+            matched, n_prompts = (float(there.mean()) if there.size else math.nan), int(there.size)
+        if rows.size and not math.isnan(m.baseline):
+            at = slice(None) if chosen is None else chosen
+            clean = m.clean[at] if m.clean.size == m.values.size else np.empty(0)
+            whole = math.nan if chosen is not None else m.baseline
+            self._clean.check(rows, clean, m.values[at], whole, m.noise, f"group {m.group!r}, {m.metric}")
         if np.isnan(null).any() and not math.isnan(m.effect):
             raise InputError(
                 f"null: a draw for group {m.group!r} has no {m.metric} although the group has one"
@@ -300,13 +319,14 @@ class NullTable:
             thresholds=thresholds,
         )
 
-    def _matched(self, m: Measured, rows: np.ndarray[Any, Any]) -> tuple[float, int]:
+    def _chosen(self, m: Measured, rows: np.ndarray[Any, Any]) -> list[int] | None:
+        """Which of the group's values are on the draws' prompts; None when all are."""
         subset = self._subset(m, rows)
         if subset is None:
-            return m.effect, m.n
+            return None
         if not m.values.size:
             raise InputError(
-                f"null: measured on {len(subset)} prompts, group {m.group!r} on {m.n}; pairing them needs "
+                f"null: measured on {len(subset)} prompts; pairing group {m.group!r} with them needs "
                 "the group's per-prompt values (column 'values')"
             )
         own = m.prompts if m.prompts is not None else tuple(range(m.values.size))
@@ -314,9 +334,7 @@ class NullTable:
         strange = [p for p in subset if p not in place]
         if strange:
             raise InputError(f"null: prompt {strange[0]} is not among the prompts of group {m.group!r}")
-        chosen = m.values[[place[p] for p in subset]]
-        chosen = chosen[~np.isnan(chosen)]
-        return (float(chosen.mean()) if chosen.size else math.nan), int(chosen.size)
+        return [place[p] for p in subset]
 
     def _subset(self, m: Measured, rows: np.ndarray[Any, Any]) -> tuple[int, ...] | None:
         """The prompts the draws were measured on; None when they are the group's."""
@@ -327,10 +345,10 @@ class NullTable:
                 raise InputError(f"null: the draws of group {m.group!r} were measured on different prompts")
             subset = subsets.pop()
             return None if subset == m.prompts else subset
-        if self._n is None or not m.values.size or int(self._n[rows[0]]) in (m.n, m.values.size):
+        n = None if self._n is None else _count(self._n[rows[0]])
+        if n is None or not m.values.size or n in (m.n, m.values.size):
             return None
-        n = int(self._n[rows[0]])
-        clean = as_values(self._clean[rows[0]]) if self._clean is not None else np.empty(0)
+        clean = self._clean.values(rows[0])
         if clean.size == n < m.clean.size and np.allclose(clean, m.clean[:n], atol=1e-4, equal_nan=True):
             return tuple(m.prompts[:n]) if m.prompts is not None else tuple(range(n))
         raise InputError(

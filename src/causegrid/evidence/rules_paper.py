@@ -3,8 +3,9 @@
 Specificity here is |effect| / |mean of the null|, infinite where that mean is nearer 0 than 0.5 pp; draws
 that go the other way inflate it.  The paper states its rules for top-1, in words; what they leave open is
 *ours*: a margin's 10 pp is 10 % of its baseline, "about zero" is less than that, "single-head ablations
-confirm" is at least half of the heads helping alone, a primary has at least the minimum
-effect, and what no rule takes is `inconclusive` (MEASURES 4.2, `rules = "paper"`).
+confirm" is at least half of the heads helping alone, a primary has at least the minimum effect, a group
+measured on too few prompts is `not testable`, and what no rule takes is `inconclusive` (MEASURES 4.2,
+`rules = "paper"`).
 """
 
 from __future__ import annotations
@@ -14,18 +15,26 @@ from collections.abc import Sequence
 
 from causegrid.evidence import effects as sizes
 from causegrid.evidence.readings import SLACK, Reading
-from causegrid.evidence.rulings import Evidence, Ruling, effect_text
+from causegrid.evidence.rulings import Evidence, Ruling, effect_text, too_few_prompts
 
 
 def ratio(reading: Reading) -> float:
-    """The published specificity: |effect| / |null mean|, infinite for a null mean about 0."""
+    """The published specificity: |effect| / |null mean|, infinite for a null mean about 0.
+
+    Where nothing can be removed no null mean is about 0: with one of exactly 0 the specificity is that of no
+    effect, 0, or unknown, NaN.
+    """
     infinite = reading.thresholds.paper_infinite
     if reading.measured.metric not in sizes.ACCURACIES:
         infinite *= reading.removable
     mean = abs(reading.null_mean)
     if math.isnan(mean):
         return math.nan
-    return math.inf if mean < infinite else abs(reading.matched) / mean
+    if mean < infinite:
+        return math.inf
+    if mean == 0:
+        return math.nan if reading.matched else 0.0
+    return abs(reading.matched) / mean
 
 
 def judge(readings: Sequence[Reading], evidence: Evidence) -> dict[str, Ruling]:
@@ -37,7 +46,9 @@ def judge(readings: Sequence[Reading], evidence: Evidence) -> dict[str, Ruling]:
 
 def _harms(reading: Reading, evidence: Evidence) -> bool:
     """Whether a group may be primary: competing, not saturated, a harm of interest, at least 3x."""
-    if not reading.defined or not evidence.members[reading.measured.group].competes or reading.saturated:
+    if not reading.defined or too_few_prompts(reading) or reading.saturated:
+        return False
+    if not evidence.members[reading.measured.group].competes:
         return False
     specific = ratio(reading) >= evidence.thresholds.specificity - SLACK
     return specific and reading.large_enough and reading.effect < 0
@@ -49,6 +60,9 @@ def _one(reading: Reading, first: Reading | None, specific: Sequence[Reading], e
         return Ruling(
             verdict="not testable", reason=f"{m.metric} does not exist here: the prompts have no foil"
         )
+    few = too_few_prompts(reading)
+    if few:
+        return Ruling(verdict="not testable", reason=few)
     text, times = effect_text(reading), ratio(reading)
     against = f"{text}, {times:.2g}x its null"
     large = t.paper_large if m.metric in sizes.ACCURACIES else t.paper_large * reading.removable

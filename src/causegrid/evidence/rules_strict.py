@@ -23,6 +23,7 @@ from causegrid.evidence.rulings import (
     confirmed,
     effect_text,
     rank_text,
+    too_few_prompts,
     without_effect,
 )
 
@@ -63,6 +64,9 @@ def _apart(reading: Reading, evidence: Evidence, p: Fraction | None, family: int
 
     if not reading.defined:
         return ruling("not testable", f"{m.metric} does not exist here: the prompts have no foil")
+    few = too_few_prompts(reading)
+    if few:
+        return ruling("not testable", few)
     if evidence.floors[m.group]:
         return ruling("not testable", evidence.floors[m.group])
     draws = _draws(reading, evidence, family)
@@ -154,10 +158,10 @@ def _order(harmful: Sequence[Reading], listed: str) -> dict[str, Ruling]:
     for reading in rest:
         group, metric = reading.measured.group, reading.measured.metric
         pair = _paired(reading.measured, first.measured)
-        if pair is None:
-            verdict, why = "secondary", f"no per-prompt values to pair it with {name}"
+        if pair is None or len(pair[0]) < 2:
+            verdict, why = "secondary", f"no per-prompt values, or too few, to pair it with {name}"
         else:
-            difference = paired_difference(*pair)
+            difference = paired_difference(*pair, metric=metric)
             low, high = amount(difference.low, metric), amount(difference.high, metric)
             verdict = "co-primary" if difference.holds_zero else "secondary"
             holds = "holds" if difference.holds_zero else "excludes"
@@ -173,7 +177,7 @@ def _order(harmful: Sequence[Reading], listed: str) -> dict[str, Ruling]:
 def _paired(
     a: Measured, b: Measured
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.float64]]] | None:
-    """Per-prompt values of both on the prompts they share; None when there are none."""
+    """Values of both on the prompts where both have one; None when they share none."""
     own = a.prompts if a.prompts is not None else tuple(range(a.values.size))
     other = b.prompts if b.prompts is not None else tuple(range(b.values.size))
     if not a.values.size or not b.values.size:
@@ -183,4 +187,6 @@ def _paired(
     if not shared:
         return None
     left, right = (list(x) for x in zip(*shared, strict=True))
-    return a.values[left], b.values[right]
+    first, second = a.values[left], b.values[right]
+    known = ~np.isnan(first - second)
+    return first[known], second[known]

@@ -91,6 +91,15 @@ def effect_text(reading: Reading) -> str:
     return f"{amount(m.effect, m.metric)} [{amount(m.low, m.metric)}, {amount(m.high, m.metric)}]"
 
 
+def too_few_prompts(reading: Reading) -> str:
+    """Why the prompts are too few to judge anything; empty when they are enough, or not counted in the table."""
+    m, least = reading.measured, reading.thresholds.min_prompts
+    if m.n is None or m.n >= least:
+        return ""
+    have = "1 prompt has" if m.n == 1 else f"{m.n} prompts have"
+    return f"only {have} a value for {m.metric}; at least {least} are needed"
+
+
 def confirmed(reading: Reading, evidence: Evidence) -> tuple[int, int]:
     """(heads of the group that help alone with an interval above 0, heads measured alone)."""
     alone = evidence.alone(reading)

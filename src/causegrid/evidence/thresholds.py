@@ -14,6 +14,7 @@ class Thresholds:
     """Every threshold of both rule sets; shares are of the removable part unless said otherwise."""
 
     level: float = 0.05  # Holm-corrected p (ours)
+    min_prompts: int = 8  # with fewer prompts that have a value nothing is judged (ours)
     minimum_share: float = 0.05  # minimum effect of interest (ours)
     minimum_accuracy: float = 0.02  # the same, least for top-1: 2 pp (ours)
     specificity: float = 3.0  # |effect| over the null's (paper)

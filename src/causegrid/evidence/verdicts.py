@@ -69,7 +69,8 @@ def verdict(
     p, p_holm` (NaN outside the family)`, p_min, z, specificity, verdict, marks` (list)`, reason,
     rank, rank_of` (a single head among its layer's, 1 = most harmful)`, singles_sum` (of its heads alone)`,
     combined` (the group's verdict)`, differs` (another metric's verdict is not the combined one).
-    Raises InputError: a missing column, a competing group without draws, unknown rules, metric, mode, group.
+    Raises InputError: a missing column, a competing group without draws, unknown rules, metric, mode, group,
+    a null whose clean values (`baseline`, `clean`, where the tables have them) are not the group's.
     """
     if rules not in RULES:
         raise unknown("rule set", rules, RULES)
@@ -231,7 +232,7 @@ def _floor(rows: Mapping[str, Measured], limits: Thresholds) -> str:
         return "" if low > 0 else f"the model is not above chance: top-1 {top1.baseline:.0%}, from {low:.0%}"
     known = margin.clean[~np.isnan(margin.clean)]
     low = bootstrap_mean(known)[0] if known.size else margin.baseline
-    if low <= 0:
+    if not low > 0:
         return (
             f"the model does not do the task: margin {margin.baseline:+.3g} logits, interval from {low:+.3g}"
         )
@@ -298,7 +299,7 @@ def _row(
         "kind": member.kind,
         "mode": m.mode,
         "metric": m.metric,
-        "n": m.n,
+        "n": 0 if m.n is None else m.n,
         "baseline": m.baseline,
         "ablated": m.ablated,
         "effect": m.effect,

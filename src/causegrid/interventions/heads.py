@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from causegrid.errors import InputError, unknown
-from causegrid.evidence.effects import bootstrap_mean
+from causegrid.evidence.effects import bootstrap_mean, effect_interval
 from causegrid.headnames import head, head_name
 from causegrid.interventions.groups import Group, check_heads, require_heads
 from causegrid.interventions.metrics import METRICS
@@ -97,7 +97,7 @@ class Ablator:
                 known = ~np.isnan(effect)
                 if not known.any():
                     continue
-                low, high = bootstrap_mean(effect) if intervals else (np.nan, np.nan)
+                low, high = effect_interval(effect, metric) if intervals else (np.nan, np.nan)
                 rows.append(
                     {
                         "group": group.name,
