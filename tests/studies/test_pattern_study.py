@@ -261,3 +261,25 @@ def test_a_screen_the_task_has_no_positions_for(small_lm, tmp_path):
 def test_a_trained_family_is_no_language_model(tmp_path):
     with pytest.raises(InputError, match="language model"):
         planned(tmp_path, grid=[{"tasks": ["ioi"], "models": ["gru"]}])
+
+
+def test_no_draws_are_spent_on_a_model_that_fails_the_floor(small_lm, tmp_path, monkeypatch):
+    """A random model cannot do the task: strict rules judge nothing and draw no null."""
+    from dataclasses import replace
+
+    from causegrid.signatures.screens.base import screens
+
+    for name in ("induction", "previous-token"):
+        loose = replace(screens.get(name), threshold=1.05, must_be_best=True)
+        monkeypatch.setitem(screens._things, name, loose)
+    study = tmp_path / "study.yaml"
+    grid = [{**CONFIG["grid"][0], "tasks": ["ioi"], "models": [str(small_lm)]}]
+    study.write_text(yaml.safe_dump({**CONFIG, "grid": grid, "rules": "strict"}))
+    outcome = run(study, tmp_path / "out", engine="inline")
+    assert outcome.failures == ()
+    assert outcome.problems == ()
+    cell = open_run(tmp_path / "out").cells()[0]
+    assert len(cell.table("nulls")) == 0
+    assert cell.table("null_notes")["why"].str.contains("does not do the task").all()
+    verdicts = cell.table("verdicts")
+    assert set(verdicts.loc[verdicts["kind"] == "competing", "verdict"]) == {"not testable"}

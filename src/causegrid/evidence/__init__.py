@@ -17,7 +17,7 @@ from causegrid.evidence.nulls import (
     pvalue,
 )
 from causegrid.evidence.reference import published
-from causegrid.evidence.verdicts import MARKS, VERDICTS, Thresholds, verdict
+from causegrid.evidence.verdicts import MARKS, VERDICTS, Thresholds, task_floor, verdict
 
 __all__ = [
     "MARKS",
@@ -35,6 +35,7 @@ __all__ = [
     "paired_difference",
     "published",
     "pvalue",
+    "task_floor",
     "verdict",
     "wilson",
 ]

@@ -27,7 +27,7 @@ from causegrid.evidence.readings import Head, Measured, NullTable, Reading, meas
 from causegrid.evidence.rulings import MARKS, VERDICTS, Evidence, Pattern, Ruling, Single, rank
 from causegrid.evidence.thresholds import Thresholds
 
-__all__ = ["MARKS", "RULES", "VERDICTS", "Thresholds", "verdict"]
+__all__ = ["MARKS", "RULES", "VERDICTS", "Thresholds", "task_floor", "verdict"]
 
 RULES = ("strict", "paper")
 _MODE = {"strict": "mean", "paper": "zero"}
@@ -130,6 +130,16 @@ def verdict(
     return result
 
 
+def task_floor(
+    effects: pd.DataFrame, *, mode: str | None = None, thresholds: Thresholds | None = None
+) -> str:
+    """Why the model of an effects table fails the task's floor, so that no group of it can be judged; empty when
+    it passes (MEASURES 4.2, rule 1).  A null need not be drawn then.
+    """
+    rows = _by_group(measured(one_mode(effects, mode, _MODE["strict"])[0], "effects"), (MARGIN, TOP1))
+    return _floor(next(iter(rows.values())), thresholds or Thresholds())
+
+
 def _by_group(rows: Sequence[Measured], metrics: Sequence[str]) -> _Rows:
     grouped: _Rows = {}
     for row in rows:
@@ -181,7 +191,7 @@ def _readings(
         for reading in found[group].values():
             bare = reading.defined and not reading.null.size and evidence.members[group].competes
             cannot = evidence.heads_per_layer and too_few_others(sets[group], evidence.heads_per_layer)
-            if bare and not cannot:
+            if bare and not cannot and not evidence.floors[group]:
                 raise InputError(
                     f"null: no draw belongs to group {group!r} on {reading.measured.metric!r} (as many heads "
                     "per layer and none of its own, or its name in 'null_for')"

@@ -7,7 +7,7 @@ least as extreme in both directions (Besag & Clifford 1991, MEASURES 4.1); p com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -47,12 +47,11 @@ def matched_null(
     tables: list[pd.DataFrame] = []
     notes: list[dict[str, Any]] = []
     for number, (group, heads) in enumerate(groups.items()):
-        note = {"group": group, "wanted": wanted, "n_null": 0, "n_possible": 0}
-        flags = {"exhaustive": False, "contaminated": False, "stopped": False, "why": ""}
+        note = _note(group, wanted)
         try:
             draws = matched_random(heads, n_heads=ablator.model.n_heads, n=wanted, seed=seed, exclude=taken)
         except InputError as refused:
-            notes.append(note | flags | {"why": str(refused)})
+            notes.append(note | {"why": str(refused)})
             continue
         watched = _watched(effects, group, prompts)
         done = 0
@@ -84,6 +83,16 @@ def matched_null(
     null = pd.concat(tables, ignore_index=True) if tables else _empty()
     null["prompts"] = [list(prompts)] * len(null)
     return null, pd.DataFrame(notes)
+
+
+def no_draws(groups: Iterable[str], why: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(no draws, notes) for groups no null is drawn for, with the reason."""
+    return _empty(), pd.DataFrame([_note(group, 0) | {"why": why} for group in groups])
+
+
+def _note(group: str, wanted: int) -> dict[str, Any]:
+    facts = {"group": group, "wanted": wanted, "n_null": 0, "n_possible": 0}
+    return facts | {"exhaustive": False, "contaminated": False, "stopped": False, "why": ""}
 
 
 def _watched(effects: pd.DataFrame, group: str, prompts: Sequence[int]) -> dict[str, SequentialNull]:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from causegrid.errors import InputError
-from causegrid.evidence import verdict
+from causegrid.evidence import task_floor, verdict
 from causegrid.interventions.heads import Ablator
 from causegrid.interventions.metrics import METRICS
 from causegrid.models import fingerprint, model
@@ -26,7 +26,7 @@ from causegrid.signatures.screens.base import GenericScreen, screens
 from causegrid.signatures.spectrum import spectrum
 from causegrid.studies.base import CellContext
 from causegrid.studies.pattern.head_groups import default_names, disjoint, pattern_scores
-from causegrid.studies.pattern.matched_null import matched_null
+from causegrid.studies.pattern.matched_null import matched_null, no_draws
 from causegrid.tasks import PromptSet, task
 
 if TYPE_CHECKING:
@@ -159,6 +159,12 @@ class PatternStages:
         c = self.cell
         groups = competing(context.table("groups"))
         effects = context.table("effects")
+        failed = task_floor(effects, mode=c.modes[0]) if c.rules == "strict" else ""
+        if failed:  # no group can be judged, so no draw is worth its forward passes
+            empty, notes = no_draws(groups, failed)
+            context.save_table("nulls", empty)
+            context.save_table("null_notes", notes)
+            return
         chosen, evaluated = self.halves
         pick = subset(len(evaluated), c.matched_null.n_prompts, c.seed)
         ablator = Ablator(self.model, evaluated.subset(pick), reference=chosen, seed=c.seed)
