@@ -21,6 +21,7 @@ from causegrid.tasks.base import Split, StateTask
 
 N_POSITIONS = 40
 BATCH = 50
+SETTLED_TOLERANCE, SETTLED_ITERATIONS = 1e-6, 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,11 +131,18 @@ def _split(
     )
 
 
-def fit_probes(activations: Activations, label: str | None = None) -> dict[int, Probe]:
-    """One probe per layer for `label` (default: the task's first).  Raises InputError for unknown labels."""
+def fit_probes(
+    activations: Activations, label: str | None = None, *, directions: bool = False
+) -> dict[int, Probe]:
+    """One probe per layer for `label` (default: the task's first).  Raises InputError for unknown labels.
+
+    `directions`: fitted until the *weights* have settled, for erasing them: on separable states the accuracy
+    is there long before the direction is.
+    """
     name = check_label(activations.labels, label)
     train = activations.train
-    return {layer: Probe().fit(x, train.y[name]) for layer, x in train.x.items()}
+    stop = {"tol": SETTLED_TOLERANCE, "max_iter": SETTLED_ITERATIONS} if directions else {}
+    return {layer: Probe(**stop).fit(x, train.y[name]) for layer, x in train.x.items()}  # type: ignore[arg-type]
 
 
 def check_label(labels: Mapping[str, int], label: str | None) -> str:

@@ -80,7 +80,8 @@ def erasure_table(
 ) -> pd.DataFrame:
     """One row per layer (-1 = embedding output) and rank.
 
-    `activations` (of `collect`) and `probes` (of `fit_probes`) are made here when not given.  `ranks`:
+    `activations` (of `collect`) and `probes` (of `fit_probes`, fitted for
+    `directions`) are made here when not given.  `ranks`:
     leading probe directions, `full` = the whole row space (C - 1); ranks above it are left out.
     Raises InputError when none is left.
     Columns: `layer, label, length, basis, rank, full, variance` (removed, fraction)`, clean, accuracy, low, high,
@@ -91,7 +92,7 @@ def erasure_table(
     """
     found = activations or collect(model, task, length=length, n_train=n_train, n_test=n_test, seed=seed)
     label = label or next(iter(found.labels))
-    first = probes or fit_probes(found, label)
+    first = probes or fit_probes(found, label, directions=True)
     base = max(no_model_baselines(found, label).values())
     sample = task.sample(found.test.n_sequences, found.length, seed=seed, split="test")
     full = found.labels[label] - 1

@@ -141,7 +141,7 @@ class StateStages:
                     self.model(context),
                     self.task,
                     activations=found,
-                    probes=fit_probes(found, self.task.label),
+                    probes=fit_probes(found, self.task.label, directions=True),
                     ranks=e.ranks,
                     n_random=e.n_random,
                     n_random_refits=e.n_random_refits,
