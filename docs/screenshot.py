@@ -15,10 +15,12 @@ from playwright.sync_api import sync_playwright
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
-def take(page: Path, out: Path, *, width: int = 1280, height: int = 1500, section: str = "") -> None:
+def take(
+    page: Path, out: Path, *, width: int = 1280, height: int = 1500, top: int = 0, section: str = ""
+) -> None:
     """Draw `page` in a window `width` pixels wide and save it as a PNG.
 
-    height: of the picture from the top of the page, 0 for the whole page.  section: CSS selector of the only
+    height: of the picture, from `top` pixels down the page, 0 for the whole page.  section: CSS selector of the only
     element to show.
     """
     with sync_playwright() as play:
@@ -31,8 +33,11 @@ def take(page: Path, out: Path, *, width: int = 1280, height: int = 1500, sectio
         tab.wait_for_selector("body[data-drawn]")
         if section:
             tab.locator(section).first.screenshot(path=out)
+        elif height:
+            area = {"x": 0, "y": top, "width": width, "height": height}
+            tab.screenshot(path=out, full_page=True, clip=area)
         else:
-            tab.screenshot(path=out, full_page=not height)
+            tab.screenshot(path=out, full_page=True)
         browser.close()
 
 
@@ -46,12 +51,13 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="the PNG to write")
     parser.add_argument("--width", type=int, default=1280)
     parser.add_argument("--height", type=int, default=1500, help="0 for the whole page")
+    parser.add_argument("--top", type=int, default=0, help="start so many pixels down the page")
     parser.add_argument("--section", default="", help="CSS selector of the one element to show")
     given = parser.parse_args()
     page = given.folder / "report.html"
     if not page.is_file():
         parser.error(f"{page} does not exist: write it with `causegrid report {given.folder}`")
-    take(page, given.out, width=given.width, height=given.height, section=given.section)
+    take(page, given.out, width=given.width, height=given.height, top=given.top, section=given.section)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def test_reading_a_run_loads_no_torch_and_no_study(tmp_path):
 def test_a_cell_id_is_a_hash_of_config_study_and_version():
     cell = FakeCell(study="fake", task="a", model="m", log="l")
     text = (
-        '{"config":{"depth":{"mode":"mean","rate":0.1,"steps":3},"log":"l","model":"m","seed":0,"study":"fake",'
+        '{"config":{"depth":{"mode":"mean","rate":0.1,"steps":3},"digests":{},"log":"l","model":"m","seed":0,"study":"fake",'
         '"task":"a"},"study":"fake","version":1}'
     )
     assert cell_id(Fake(), cell) == hashlib.sha256(text.encode()).hexdigest()[:16]
