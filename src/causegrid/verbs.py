@@ -76,7 +76,7 @@ def train(
 
     def tell(step: int, total: int, facts: dict[str, float]) -> None:
         if progress is not None:
-            progress(step, total, f"training {family} on {task_name}, loss {facts['loss']:.3f}")
+            progress(step, total, f"training {family} on {task_name}")
 
     result = fit(
         made,

@@ -87,9 +87,7 @@ class StateStages:
             length=t.length,
             eval_lengths=tuple(cell.eval_lengths),
             n_eval=cell.n_eval,
-            progress=lambda step, steps, facts: context.progress(
-                step, steps, f"training, length {facts['length']}"
-            ),
+            progress=lambda step, steps, facts: context.progress(step, steps, "training"),
         )
         save(made, context.path("model.json").parent)
         self._model = made
