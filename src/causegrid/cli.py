@@ -28,7 +28,13 @@ app = typer.Typer(
 STUDIES, VERBS = "Studies", "One measure at a time"
 
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable result on stdout; logs go to stderr.")]
-TaskArg = Annotated[str, typer.Argument(metavar="TASK", help="A registered task, or prompts:FILE.jsonl.")]
+StateTaskArg = Annotated[
+    str,
+    typer.Argument(metavar="TASK", help="A state task: parity, s3, z6, dyck, ... (`causegrid list tasks`)."),
+]
+PromptTaskArg = Annotated[
+    str, typer.Argument(metavar="TASK", help="A prompt task: ioi, variable-binding, or prompts:FILE.jsonl.")
+]
 ModelArg = Annotated[
     str,
     typer.Argument(
@@ -215,7 +221,7 @@ def check(model: ModelArg, json: Json = False) -> None:
 
 @app.command(rich_help_panel=VERBS)
 def train(
-    task: TaskArg,
+    task: StateTaskArg,
     family: Annotated[str, typer.Argument(metavar="FAMILY", help="transformer, mamba, mamba2, lstm or gru.")],
     steps: Annotated[int, typer.Option(min=1, help="At most so many steps; stops when solved.")] = 2000,
     length: Annotated[int, typer.Option(min=4, help="Trained length, in tokens.")] = 40,
@@ -251,7 +257,7 @@ def train(
 
 @app.command(rich_help_panel=VERBS)
 def probe(
-    task: TaskArg,
+    task: StateTaskArg,
     model: ModelArg,
     length: Annotated[int, typer.Option(min=1, help="Length of the probed sequences, in tokens.")] = 40,
     seed: Seed = 0,
@@ -273,7 +279,7 @@ def probe(
 
 @app.command(rich_help_panel=VERBS)
 def screen(
-    task: TaskArg,
+    task: PromptTaskArg,
     model: ModelArg,
     screen: Annotated[str, typer.Option("--screen", metavar="NAME", help="`causegrid list screens`.")],
     rules: Rules = "strict",
@@ -293,11 +299,16 @@ def screen(
 
 @app.command(rich_help_panel=VERBS)
 def ablate(
-    task: TaskArg,
+    task: PromptTaskArg,
     model: ModelArg,
     heads: Annotated[str, typer.Option(metavar="L3H1,L5H2", help="Heads to remove, all at once.")],
     mode: Mode = "mean",
-    n: Prompts = 200,
+    n: Annotated[
+        int,
+        typer.Option(
+            "--n", min=4, help="Prompts in all; half are the reference of mean ablation, half measured."
+        ),
+    ] = 200,
     bos: Bos = "none",
     seed: Seed = 0,
     json: Json = False,
@@ -316,14 +327,19 @@ def ablate(
 
 @app.command(rich_help_panel=VERBS)
 def verdict(
-    task: TaskArg,
+    task: PromptTaskArg,
     model: ModelArg,
     groups: Annotated[
         Path | None,
         typer.Option(metavar="FILE.json", help="Groups to judge (default: those the task's screens pick)."),
     ] = None,
     n_null: Annotated[
-        int, typer.Option("--n-null", min=1, help="Matched-random draws for each group, at least.")
+        int,
+        typer.Option(
+            "--n-null",
+            min=1,
+            help="At least so many draws a group: max(N, 80 x groups - 1), fewer with early stopping.",
+        ),
     ] = 99,
     mode: Annotated[
         str, typer.Option(help="Ablation that decides (default: mean; zero under paper rules).")
@@ -374,6 +390,23 @@ def _show(table: Any, json: bool) -> None:
 def _leave(code: int) -> None:
     if code:
         raise typer.Exit(code)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from causegrid import __version__
+
+        print(f"causegrid {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def door(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Readable is not causal, selective is not causal: causegrid measures the difference."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -91,7 +91,7 @@ class Progress:
         if not last and now - self._shown < (0.1 if self._live else PLAIN_EVERY_S):
             return
         self._shown = now
-        eta = (now - start) / done * (total - done) if done else float("nan")
+        eta = (now - start) / done * (total - done) if done >= 0.05 * total and done else float("nan")
         left = "" if last or math.isnan(eta) else f", about {_seconds(eta)} left"
         line = f"{what}: {done}/{total}{left}"
         if self._live:

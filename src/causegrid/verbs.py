@@ -292,7 +292,8 @@ def _tell(tell: Tell | None, prompts: PromptSet, how: str) -> None:
     if tell is None:
         return
     dropped = f"; dropped: {'; '.join(prompts.dropped)}" if prompts.dropped else "; nothing dropped"
-    tell(f"{prompts.task}: {how}; BOS {prompts.bos} ({prompts.n_bos} token in front){dropped}")
+    front = f"{prompts.n_bos} token in front" if prompts.n_bos else "no token in front"
+    tell(f"{prompts.task}: {how}; BOS {prompts.bos} ({front}){dropped}")
 
 
 def _given(file: Path, loaded: Model, force: bool) -> list[HeadGroup]:

@@ -82,7 +82,7 @@ def read_groups(given: str | Path | Mapping[str, Any], model: Model, force: bool
     if owner is not None and owner != model.name and not force:
         raise InputError(
             f"{where}: these groups belong to model {owner!r}, not {model.name!r}; "
-            "force to use them all the same"
+            "--force (force=True in Python) uses them all the same"
         )
     groups = {
         str(k): _group(f"{where}: group {k!r}", str(k), v, model) for k, v in raw.items() if k != "_model"

@@ -174,7 +174,9 @@ def _grouping(cells: Sequence[Cell]) -> Claim:
 def _share(id: str, statement: str, figure: Any, yes: Sequence[bool], ids: Sequence[str], what: str) -> Claim:
     """A claim about most cells: the interval of the share against one half."""
     if not yes:
-        return _undecided(id, statement, figure, f"no cell {what}.")
+        return _undecided(
+            id, statement, figure, "no finished cell that learned its task can be used for this test."
+        )
     k, n = sum(yes), len(yes)
     low, high = wilson(k, n)
     result = SUPPORTED if low > 0.5 else CONTRADICTED if high < 0.5 else UNDECIDED
