@@ -1,8 +1,9 @@
 """What a benchmark row gives back, and how it is kept: figures, curves and notes, one JSON file per row.
 
 A `Figure` is one ratio of interleaved runs with its quartiles, its target and, where two results must be
-equal, their largest difference.  A `Curve` is how a cost grows.  A `Note` is a sentence for the page.  The
-page is drawn from the JSON alone, so a number nobody measured cannot get onto it.
+equal, their largest difference.  An `Equality` is such a difference alone.  A `Curve` is how a cost grows.
+A `Note` is a sentence for the page.  The page is drawn from the JSON alone, so a number nobody measured
+cannot get onto it.
 
 A row is a function `run(quick, say)` in `rows/`, registered with `@row(name, title=...)`.  `quick` asks for
 tiny sizes that only show that the row works; `say(text)` prints progress.
@@ -64,6 +65,22 @@ class Figure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Equality:
+    """Two results that must be equal, where no ratio belongs to them."""
+
+    name: str
+    against: str
+    difference: float
+    tolerance: float
+    note: str = ""
+
+    @property
+    def equal(self) -> bool:
+        """Whether they are; NaN is not equal."""
+        return self.difference <= self.tolerance
+
+
+@dataclass(frozen=True, kw_only=True)
 class Curve:
     """A cost against a size: `series` maps a name to values (unit in `y`), `exponent` to [value, low, high]."""
 
@@ -84,8 +101,8 @@ class Note:
     text: str
 
 
-Result = Figure | Curve | Note
-_TYPES: dict[str, type[Figure] | type[Curve] | type[Note]] = {"figure": Figure, "curve": Curve, "note": Note}
+Result = Figure | Equality | Curve | Note
+_TYPES: dict[str, Any] = {"figure": Figure, "equality": Equality, "curve": Curve, "note": Note}
 
 
 def figure(
@@ -172,7 +189,7 @@ def write(path: Path, results: Sequence[Result], **facts: Any) -> None:
 def read(path: Path) -> tuple[list[Result], dict[str, Any]]:
     """The results and the facts that `write` kept."""
     facts = json.loads(path.read_text(encoding="utf-8"))
-    results = []
+    results: list[Result] = []
     for found in facts.pop("results"):
         kind = _TYPES[found.pop("type")]
         results.append(kind(**found))
