@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -42,26 +43,27 @@ def sgemm(shapes: Sequence[tuple[int, int, int]] = (SQUARE,), *, seconds: float 
     best = 0.0
     for m, k, n in shapes:
         a, b, out = torch.randn(m, k), torch.randn(k, n), torch.empty(m, n)
-        fastest, end = float("inf"), time.perf_counter() + seconds
-        torch.mm(a, b, out=out)
-        while time.perf_counter() < end:
-            start = time.perf_counter()
-            torch.mm(a, b, out=out)
-            fastest = min(fastest, time.perf_counter() - start)
-        best = max(best, 2.0 * m * k * n / fastest / 1e9)
+        taken = _fastest(partial(torch.mm, a, b, out=out), seconds)
+        best = max(best, 2.0 * m * k * n / taken / 1e9)
     return best
 
 
 def copy_bandwidth(mib: int = 64, *, seconds: float = 0.15) -> float:
     """Best rate of copying `mib` MiB that no cache holds, bytes read plus bytes written, GB/s."""
     source, target = torch.ones(mib << 18), torch.empty(mib << 18)
-    fastest, end = float("inf"), time.perf_counter() + seconds
-    target.copy_(source)
-    while time.perf_counter() < end:
+    return 2.0 * (mib << 20) / _fastest(lambda: target.copy_(source), seconds) / 1e9
+
+
+def _fastest(call: Callable[[], object], seconds: float) -> float:
+    """Least seconds of one call within `seconds`, of three calls at least; one call before is not counted."""
+    call()
+    taken: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(taken) < 3 or time.perf_counter() < end:
         start = time.perf_counter()
-        target.copy_(source)
-        fastest = min(fastest, time.perf_counter() - start)
-    return 2.0 * (mib << 20) / fastest / 1e9
+        call()
+        taken.append(time.perf_counter() - start)
+    return min(taken)
 
 
 def _cores() -> int:

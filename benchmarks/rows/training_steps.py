@@ -80,7 +80,7 @@ def run(quick: bool, say: Say) -> Sequence[Result]:
         wanted = steps.gradients(float64_loop(mine), tokens, labels)
         off = steps.furthest(steps.gradients(mine, tokens, labels), wanted)
         against = f"transformers {type(theirs).__name__} on CPU, same sizes and weights"
-        for threads in (1, 2):
+        for threads in (1,) if quick else (1, 2):
             with timing.threads(threads):
                 say(f"{name}: steps on {threads} thread{'s' * (threads > 1)}")
                 ours_s, other_s = timing.interleaved(
