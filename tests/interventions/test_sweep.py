@@ -59,7 +59,7 @@ def head_conditions(heads_list):
     out = []
     for heads in heads_list:
         edits = tuple(zero(f"L{layer}.z[{h}]") for layer, h in heads)
-        out.append(Condition(str(heads), edits, key=("zero", tuple(heads))))
+        out.append(Condition(str(heads), edits, keys=tuple(("zero", h) for _, h in heads)))
     return out
 
 
@@ -216,7 +216,7 @@ def test_a_caller_may_stop_early_and_nothing_more_is_computed(tiny_model, make_p
     def endless():
         while True:
             taken.append(1)
-            yield Condition("c", (zero("L1.z[0]"),), key=len(taken))
+            yield Condition("c", (zero("L1.z[0]"),), keys=(len(taken),))
 
     run = Planner(model, prompts).run(endless(), chunk=5)
     assert len([next(run) for _ in range(7)]) == 7

@@ -8,6 +8,9 @@ import tiny
 from causegrid.errors import InputError, InterventionError
 from causegrid.models.record import Model
 from causegrid.sites import capture, edit, skip_blocks, zero
+from causegrid.sites.hooks import tap
+from causegrid.sites.prefix import stop_before
+from causegrid.sites.table import blocks
 
 EVERY = [*tiny.CONFIGS, *(f"our {name}" for name in OURS)]
 
@@ -95,3 +98,42 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(KeyError), skip_blocks(model, 1, residual):
         raise KeyError
     assert "forward" not in vars(model.module.get_submodule("model.layers.0"))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_forward_can_stop_before_any_block_and_go_on_from_there(name: str) -> None:
+    model = get(name)
+    ids = tokens(model)
+    clean, found = output(model, ids), traces(model)
+    for block in range(model.n_layers):
+        kept: list[torch.Tensor] = []
+        handle = tap(blocks(model)[block], "input", lambda x, kept=kept: kept.append(x.clone()))
+        returned = False
+        with stop_before(model, block):
+            output(model, ids)
+            returned = True
+        handle.remove()
+        assert not returned
+        with skip_blocks(model, block, kept[0]):
+            assert torch.equal(output(model, ids), clean)
+    assert traces(model) == found
+
+
+def test_blocks_at_and_above_the_stop_do_not_run_and_edits_below_fire() -> None:
+    model = hf("llama")
+    ids = tokens(model)
+    with edit(model, zero("L0.z[1]")) as log, stop_before(model, 1):
+        output(model, ids)
+    assert log.total == 1
+    silent = pytest.raises(InterventionError, match="fired zero times")
+    with silent, edit(model, zero("L1.z[1]")), stop_before(model, 1):
+        output(model, ids)
+
+
+def test_a_stop_that_is_not_reached_or_does_not_exist_is_an_error() -> None:
+    model = hf("llama")
+    with pytest.raises(InterventionError, match="no forward reached block 1"), stop_before(model, 1):
+        pass
+    with pytest.raises(InputError, match="2 layers"), stop_before(model, 2):
+        output(model, tokens(model))
+    assert not any(m._forward_pre_hooks for m in model.module.modules())

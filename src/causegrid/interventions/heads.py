@@ -75,7 +75,7 @@ class Ablator:
         self._digest = self._values.digest
 
     def conditions(self, groups: Groups, mode: Mode = "mean") -> list[Condition]:
-        """The groups as conditions of the planner, heads checked; equal head sets share a key."""
+        """The groups as conditions of the planner, heads checked; keyed by layer, so common parts run once."""
         return [self._condition(g.name, g.heads, mode) for g in named(groups, self.model)]
 
     def table(
@@ -145,11 +145,12 @@ class Ablator:
         if mode not in MODES:
             raise unknown("ablation mode", mode, MODES)
         origin: Hashable = None if mode == "zero" else self._digest
-        key = ("heads", mode, origin, frozenset(heads))
+        layers = by_layer(heads)
+        keys = tuple((mode, origin, tuple(members)) for members in layers.values())
         if mode != "resample":
-            return Condition(name, self._edits(heads, mode, self.prompts.lengths), key)
-        self._values.need(by_layer(heads), mode)
-        return Condition(name, lambda index: self._edits(heads, mode, index), key)
+            return Condition(name, self._edits(heads, mode, self.prompts.lengths), keys)
+        self._values.need(layers, mode)
+        return Condition(name, lambda index: self._edits(heads, mode, index), keys)
 
     def _edits(self, heads: Sequence[str], mode: Mode, index: NDArray[np.int64] | None) -> tuple[Edit, ...]:
         """One edit per layer; `index` None asks for values that fit any text."""

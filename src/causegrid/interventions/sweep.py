@@ -4,11 +4,13 @@ The naive loop hooks the model and runs it whole, once per condition, for logits
 
 - the clean pass runs once and leaves the residual at every block boundary, so a condition whose first edit
   is in block l starts at block l (an edit of block l's output starts at block l + 1);
+- conditions whose first edits are equal share what these do, up to the block where they part
+  (`shared_prefix.py`): null draws that begin with the same head are one run until their second head;
 - only logits at the query position are computed, and reduced to per-prompt metrics at once;
 - conditions that edit the same sites are stacked into one batch where one alone leaves the machine idle;
-- equal conditions (equal `key`) are computed once, also across runs of one planner, so the nulls of several
+- equal conditions (equal `keys`) are computed once, also across runs of one planner, so the nulls of several
   groups share their draws;
-- conditions come from any iterable and are taken in chunks, sorted inside a chunk only: memory does not
+- conditions come from any iterable and are taken in chunks, arranged inside a chunk only: memory does not
   grow with their number, and a caller who has seen enough closes the generator.
 
 Values equal the naive loop's: bit for bit at equal batch shapes (`stack=1`), to rounding otherwise.
@@ -19,9 +21,9 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -30,12 +32,12 @@ from torch import Tensor
 
 from causegrid.errors import InputError, InterventionError
 from causegrid.interventions.metrics import METRICS, Targets, metric_values
+from causegrid.interventions.shared_prefix import Node, Step, steps, tree
 from causegrid.models.forward import call, evaluating
 from causegrid.models.record import Model
-from causegrid.sites.address import Site
 from causegrid.sites.edit import Edit, edit
 from causegrid.sites.hooks import tap
-from causegrid.sites.prefix import skip_blocks
+from causegrid.sites.prefix import skip_blocks, stop_before
 from causegrid.sites.table import blocks, require
 from causegrid.tasks import PromptSet
 
@@ -45,8 +47,10 @@ EditsFor = Callable[[Ints], Sequence[Edit]]
 Metric = Callable[[Tensor, Ints], Tensor]
 
 _KEPT_RESIDUALS = 2**30  # bytes of boundary residuals kept between chunks; beyond it they are recomputed
+_FORKS = 2**30  # bytes of residuals that conditions waiting to run may hold
 _KEPT_RESULTS = 10_000  # conditions remembered by key
 _ALONE = 4  # prompts of each batch run one by one for the noise floor
+CHUNK = 512  # conditions taken at a time: enough for a null's draws to share what they have in common
 _FULL_BATCH = {"cpu": 1024, "cuda": 32_768}  # tokens that fill the device
 
 
@@ -56,17 +60,24 @@ class Condition:
 
     `edits` is a tuple, or a function from the prompts' indices (B,) in the planner's prompt set to the edits
     for that batch (all of one length), for edits that differ by prompt or by length; the sites must be the
-    same in every batch.  Conditions with equal `key` (hashable, None = never equal) must be the same
-    intervention: they are computed once.
+    same in every batch.  `keys`: one per edit, or none (shared with nothing).  Edits at one site with equal
+    keys must be the same intervention: what conditions have in common is then computed once.
     """
 
     name: str
     edits: tuple[Edit, ...] | EditsFor
-    key: Hashable = None
+    keys: tuple[Hashable, ...] = ()
 
     def on(self, index: Ints) -> tuple[Edit, ...]:
-        """The edits for the prompts at `index`."""
-        return self.edits if isinstance(self.edits, tuple) else tuple(self.edits(index))
+        """The edits for the prompts at `index`.  InputError when there are none, or not one key for each."""
+        edits = self.edits if isinstance(self.edits, tuple) else tuple(self.edits(index))
+        if not edits:
+            raise InputError(f"condition {self.name!r} has no edits")
+        if self.keys and len(self.keys) != len(edits):
+            raise InputError(
+                f"condition {self.name!r} has {len(self.keys)} keys for {len(edits)} edits: give one each, or none"
+            )
+        return edits
 
 
 @dataclass(frozen=True)
@@ -75,23 +86,6 @@ class _Batch:
 
     index: Ints
     tokens: Tensor
-
-
-def _start(one: Edit, n_layers: int) -> int:
-    """First block that must run for this edit to act."""
-    after = one.site.kind == "resid_post" and one.site.layer < n_layers - 1
-    return one.site.layer + 1 if after else max(one.site.layer, 0)
-
-
-def _placed(edits: tuple[Edit, ...], start: int) -> tuple[Edit, ...]:
-    """The edits with those at block start - 1's output moved to the same tensor, block start's input."""
-    first = [
-        replace(e, site=replace(e.site, layer=start, kind="resid_pre"))
-        for e in edits
-        if e.site.kind == "resid_post" and e.site.layer == start - 1
-    ]
-    rest = [e for e in edits if not (e.site.kind == "resid_post" and e.site.layer == start - 1)]
-    return (*first, *rest)
 
 
 def _stacked(per_condition: list[tuple[Edit, ...]]) -> tuple[Edit, ...]:
@@ -179,9 +173,11 @@ class Planner:
                 half = max(1, (rows + 1) // 2)
                 pieces = [slice(s, s + half) for s in range(0, rows, half)]
                 pieces += [slice(s, s + 1) for s in range(min(rows, _ALONE))]
-                others = [(self._values(self._forward(part.tokens[p]), part.index[p]), p) for p in pieces]
+                others = [
+                    (self._values(self._clean_logits(part.tokens[p]), part.index[p]), p) for p in pieces
+                ]
                 stack = self._stack_of(part) if self._stack_of(part) > 1 else 2
-                tiled = self._forward(part.tokens.repeat(stack, 1))  # (K B, V)
+                tiled = self._clean_logits(part.tokens.repeat(stack, 1))  # (K B, V)
                 stacked = self._values(tiled.view(stack, len(part.index), -1), part.index)
                 others += [(layer, slice(None)) for layer in stacked]
                 for values, piece in others:
@@ -194,14 +190,14 @@ class Planner:
         self,
         conditions: Iterable[Condition],
         *,
-        chunk: int = 256,
+        chunk: int = CHUNK,
         progress: Callable[[int, int | None], None] | None = None,
     ) -> Iterator[tuple[str, Floats]]:
         """Yield (name, values (n_prompts, M)) per condition, in the order given.
 
-        `chunk` conditions are taken from the iterable at a time.  `progress(done, total)`, total None when
-        the number of conditions is not known.  Raises InputError for a site the model does not have or a
-        condition without edits, InterventionError when an edit did not fire.
+        `chunk` conditions are taken from the iterable at a time.  `progress(done, total)` is called as they
+        are computed, total None when the number of conditions is not known.  Raises InputError for a site the
+        model does not have or a condition without edits, InterventionError when an edit did not fire.
         """
         if chunk < 1:
             raise InputError(f"chunk must be at least 1, not {chunk}")
@@ -209,26 +205,28 @@ class Planner:
         done = 0
         source = iter(conditions)
         while members := list(itertools.islice(source, chunk)):
-            found = self._chunk(members)
+            tick = _Ticker(progress, done, len(members), total)
+            found = self._chunk(members, tick)
+            tick.close()
+            done += len(members)
             for one, values in zip(members, found, strict=True):
-                done += 1
-                if progress is not None:
-                    progress(done, total)
                 yield one.name, values
 
-    def _chunk(self, members: list[Condition]) -> list[Floats]:
-        """Values of each condition; equal keys are computed once, in order of the first edited block."""
+    def _chunk(self, members: list[Condition], tick: _Ticker) -> list[Floats]:
+        """Values of each condition; those with equal keys are computed once."""
         todo: dict[Hashable, Condition] = {}
         keys: list[Hashable] = []
         for i, one in enumerate(members):
-            keys.append(("position", i) if one.key is None else ("key", one.key))
+            sites = tuple(each.site for each in one.on(self._batches[0].index)) if one.keys else ()
+            keys.append(("keys", sites, one.keys) if one.keys else ("position", i))
             if keys[-1] not in self._results:
                 todo.setdefault(keys[-1], one)
-        found = self._compute(todo)
+        tick.share = len(self._batches) * len(todo) / len(members)
+        found = self._compute(todo, tick)
         out = []
         for key in keys:
             values = found[key] if key in found else self._results[key]
-            if key[0] == "key":  # type: ignore[index]
+            if key[0] == "keys":  # type: ignore[index]
                 self._results[key] = values
                 self._results.move_to_end(key)
             out.append(values.copy())
@@ -236,38 +234,67 @@ class Planner:
             self._results.popitem(last=False)
         return out
 
-    def _compute(self, todo: dict[Hashable, Condition]) -> dict[Hashable, Floats]:
+    def _compute(self, todo: dict[Hashable, Condition], tick: _Ticker) -> dict[Hashable, Floats]:
         if not todo:
             return {}
         parts: dict[Hashable, list[Floats]] = {key: [] for key in todo}
         self.clean  # noqa: B018  (the clean pass leaves the residuals)
         for i, group in enumerate(self._batches):
-            plan: dict[tuple[int, tuple[Site, ...]], list[tuple[Hashable, tuple[Edit, ...]]]] = {}
+            paths = []
             for key, one in todo.items():
                 edits = one.on(group.index)
-                if not edits:
-                    raise InputError(f"condition {one.name!r} has no edits")
                 for each in edits:
                     require(self.model, each.site, "edit")
-                start = min(_start(e, self.model.n_layers) for e in edits) if self.reuse else 0
-                placed = _placed(edits, start) if start else edits
-                plan.setdefault((start, tuple(e.site for e in placed)), []).append((key, placed))
+                # without reuse a condition is one step of its own, from the first block on
+                own = [Step(0, edits, object())]
+                paths.append((key, steps(edits, one.keys, self.model.n_layers) if self.reuse else own))
             residuals = self._residuals(i, group) if self.reuse else []
-            size = self._stack_of(group)
-            for start, sites in sorted(plan, key=lambda p: (p[0], str(p[1]))):
-                same = plan[start, sites]
-                for s in range(0, len(same), size):
-                    stack = same[s : s + size]
-                    edits = _stacked([e for _, e in stack])
-                    tokens, stored = group.tokens, residuals[start - 1] if start else None
-                    if len(stack) > 1:
-                        tokens = tokens.repeat(len(stack), 1)
-                        stored = None if stored is None else stored.repeat(len(stack), 1, 1)
-                    logits = self._forward(tokens, edits, start, stored)  # (K B, V)
-                    values = self._values(logits.view(len(stack), len(group.index), -1), group.index)
-                    for (key, _), each_values in zip(stack, values, strict=True):
-                        parts[key].append(each_values)
+            kept = group.tokens.numel() * self.model.d_model * 4
+            size = max(1, self._stack_of(group), _FORKS // kept)
+            for some in _alike(paths, size):
+                for key, values in self._grow(tree(some), group, residuals):
+                    parts[key].append(values)
+                    tick()
         return {key: self._gather(found) for key, found in parts.items()}
+
+    def _grow(
+        self, roots: list[Node], group: _Batch, residuals: list[Tensor]
+    ) -> Iterator[tuple[Hashable, Floats]]:
+        """Run a tree of conditions upwards, block by block; yields each condition's values (B, M)."""
+        waiting: dict[int, list[tuple[Node, Tensor | None]]] = {}
+        for node in roots:
+            waiting.setdefault(node.start, []).append(
+                (node, residuals[node.start - 1] if node.start else None)
+            )
+        rows, size = len(group.index), self._stack_of(group)
+        while waiting:
+            start = min(waiting)
+            alike: dict[Hashable, list[tuple[Node, Tensor | None]]] = {}
+            for node, stored in waiting.pop(start):
+                alike.setdefault((node.sites, node.stop), []).append((node, stored))
+            for members in alike.values():
+                for s in range(0, len(members), size):
+                    stack = members[s : s + size]
+                    nodes = [node for node, _ in stack]
+                    inputs = [stored for _, stored in stack if stored is not None]
+                    tokens = group.tokens if len(stack) == 1 else group.tokens.repeat(len(stack), 1)
+                    logits, found = self._forward(
+                        tokens,
+                        _stacked([node.edits for node in nodes]),
+                        start,
+                        None if not inputs else inputs[0] if len(inputs) == 1 else torch.cat(inputs),
+                        keep={child.start for node in nodes for child in node.children},
+                        stop=nodes[0].stop,
+                    )
+                    for k, node in enumerate(nodes):
+                        mine = slice(k * rows, (k + 1) * rows)
+                        for child in node.children:
+                            waiting.setdefault(child.start, []).append((child, found[child.start][mine]))
+                    if logits is None:
+                        continue
+                    values = self._values(logits.view(len(stack), rows, -1), group.index)
+                    for node, own in zip(nodes, values, strict=True):
+                        yield from ((key, own) for key in node.ends)
 
     def _forward(
         self,
@@ -275,8 +302,23 @@ class Planner:
         edits: tuple[Edit, ...] = (),
         start: int = 0,
         stored: Tensor | None = None,
-    ) -> Tensor:
-        """Query-position logits (B, V) float32, with blocks below `start` skipped."""
+        *,
+        keep: Collection[int] = (),
+        stop: int | None = None,
+    ) -> tuple[Tensor | None, dict[int, Tensor]]:
+        """Query-position logits (B, V) float32 and the inputs (B, L, d) of the blocks in `keep`.
+
+        Blocks below `start` are skipped; with `stop` the run ends before that block, without logits.
+        """
+        found: dict[int, Tensor] = {}
+
+        def keeper(block: int) -> Callable[[Tensor], None]:
+            def copy(value: Tensor) -> None:
+                found[block] = value.detach().clone()
+
+            return copy
+
+        logits: Tensor | None = None
         with ExitStack() as scope:
             scope.enter_context(evaluating(self.model.module))
             scope.enter_context(torch.no_grad())
@@ -284,26 +326,28 @@ class Planner:
                 scope.enter_context(skip_blocks(self.model, start, stored))
             if edits:
                 scope.enter_context(edit(self.model, *edits))
-            return call(self.model, tokens, last=True).float()
+            stack = blocks(self.model)
+            for block in keep:
+                scope.callback(tap(stack[block], "input", keeper(block)).remove)
+            if stop is not None:
+                scope.enter_context(stop_before(self.model, stop))
+            logits = call(self.model, tokens, last=True).float()
+        missing = sorted(set(keep) - set(found))
+        if missing:
+            raise InterventionError(f"{self.model.name}: blocks {missing} did not run where conditions part")
+        return logits, found
 
     def _clean_pass(self, group: _Batch, *, record: bool) -> tuple[Floats, list[Tensor]]:
         """Clean values (B, M) and, when recorded, the inputs of blocks 1.. (B, L, d)."""
-        residuals: list[Tensor] = []
+        wanted = range(1, self.model.n_layers) if record else ()
+        logits, found = self._forward(group.tokens, keep=wanted)
+        assert logits is not None
+        return self._values(logits, group.index), [found[block] for block in wanted]
 
-        def keep(value: Tensor) -> None:
-            residuals.append(value.detach().clone())
-
-        with ExitStack() as scope:
-            if record:
-                for block in blocks(self.model)[1:]:
-                    scope.callback(tap(block, "input", keep).remove)
-            logits = self._forward(group.tokens)
-        if record and len(residuals) != self.model.n_layers - 1:
-            raise InterventionError(
-                f"{self.model.name}: {len(residuals) + 1} blocks ran in the clean pass instead of "
-                f"{self.model.n_layers}"
-            )
-        return self._values(logits, group.index), residuals
+    def _clean_logits(self, tokens: Tensor) -> Tensor:
+        logits, _ = self._forward(tokens)
+        assert logits is not None
+        return logits
 
     def _residuals(self, i: int, group: _Batch) -> list[Tensor]:
         return self._kept[i] if i in self._kept else self._clean_pass(group, record=True)[1]
@@ -324,6 +368,45 @@ class Planner:
             return self.stack
         full = _FULL_BATCH.get(self.model.device.type, _FULL_BATCH["cpu"])
         return max(1, full // group.tokens.numel())
+
+
+class _Ticker:
+    """Turns computed (condition, batch) pairs into `progress(done, total)` of whole conditions."""
+
+    def __init__(
+        self, progress: Callable[[int, int | None], None] | None, before: int, size: int, total: int | None
+    ) -> None:
+        self.progress, self.before, self.size, self.total = progress, before, size, total
+        self.share = 1.0  # calls a condition takes on average
+        self.calls = 0
+        self.told = 0
+
+    def __call__(self) -> None:
+        self.calls += 1
+        self._tell(min(self.size - 1, int(self.calls / self.share)))
+
+    def close(self) -> None:
+        """All conditions of the chunk are done."""
+        self._tell(self.size)
+
+    def _tell(self, done: int) -> None:
+        if self.progress is not None and done > self.told:
+            self.told = done
+            self.progress(self.before + done, self.total)
+
+
+def _alike(
+    paths: list[tuple[Hashable, list[Step]]], size: int
+) -> Iterator[list[tuple[Hashable, list[Step]]]]:
+    """Conditions in parts of at most `size`, those with the same first steps together."""
+    if len(paths) > size:
+        rank: dict[Hashable, int] = {}  # keys in order of first appearance
+        for _, path in paths:
+            for step in path:
+                rank.setdefault(step.key, len(rank))
+        paths = sorted(paths, key=lambda p: [(step.start, rank[step.key]) for step in p[1]])
+    for s in range(0, len(paths), size):
+        yield paths[s : s + size]
 
 
 def _batches(model: Model, prompts: PromptSet, batch: int) -> list[_Batch]:
@@ -361,7 +444,7 @@ def sweep(
     batch: int = 64,
     reuse: bool = True,
     stack: int | None = None,
-    chunk: int = 256,
+    chunk: int = CHUNK,
     metric: Metric | None = None,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> Iterator[tuple[str, Floats]]:

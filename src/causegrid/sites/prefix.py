@@ -1,4 +1,4 @@
-"""Prefix reuse: recompute only what is above the first edited block.
+"""Prefix reuse: recompute only what is above the first edited block, and only as far up as is wanted.
 
 Blocks below keep their place in the model, their attributes and their hooks; only their `forward` is
 replaced, on the instance, by one that passes its input through, and the last of them returns the stored
@@ -20,6 +20,36 @@ from causegrid.sites.hooks import tap
 from causegrid.sites.table import blocks, table
 
 Forward = Callable[..., Any]
+
+
+class _Reached(Exception):
+    """Ends a forward at the block it was to stop before."""
+
+
+@contextmanager
+def stop_before(model: Model, block: int) -> Iterator[None]:
+    """Run the body's forward only as far as the input of `block`; the call does not return, the body ends.
+
+    Edits, taps and skipped blocks below work as usual.  Raises InputError for a block out of range,
+    InterventionError when the body ended without reaching it.
+    """
+    stack = blocks(model)
+    if not 0 <= block < len(stack):
+        raise InputError(
+            f"cannot stop before block {block}: {model.name} has {len(stack)} layers (0..{len(stack) - 1})"
+        )
+
+    def stop(_hidden: Tensor) -> None:
+        raise _Reached
+
+    handle = tap(stack[block], "input", stop)
+    try:
+        yield
+    except _Reached:
+        return
+    finally:
+        handle.remove()
+    raise InterventionError(f"{model.name}: no forward reached block {block}")
 
 
 @contextmanager
