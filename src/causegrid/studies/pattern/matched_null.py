@@ -3,6 +3,9 @@
 Draws are made once per group, the heads of all competing groups left out where enough others remain, and
 ablated in chunks by the planner.  A group stops early once every metric that can decide has 10 draws at
 least as extreme in both directions (Besag & Clifford 1991, MEASURES 4.1); p comes from the draws so far.
+Chunks double in size: a group inside its null stops after few draws, one outside it needs all of them, and
+draws ablated together share what they have in common.  Draws computed past the stop are not used, so the
+result does not depend on the chunks.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from causegrid.evidence import SequentialNull, draws_needed, matched_random
 from causegrid.interventions.heads import Ablator
 
 DECIDING = ("logit_diff", "top1")
-CHUNK = 20
+FIRST_CHUNK = 24
 
 
 def matched_null(
@@ -54,21 +57,30 @@ def matched_null(
             notes.append(note | {"why": str(refused)})
             continue
         watched = _watched(effects, group, prompts)
-        done = 0
-        stopped = False
+        done, size, stopped = 0, FIRST_CHUNK, False
+
+        def tell(share: float, number: int = number, left: int = len(groups)) -> None:
+            if progress is not None:
+                progress(round(100 * (number + share) / left), 100, "matched null")
+
         while done < len(draws) and not stopped:
-            chunk = {f"draw-{done + i:04d}": d for i, d in enumerate(draws[done : done + CHUNK])}
-            table = ablator.table(chunk, mode, intervals=False)  # type: ignore[arg-type]
-            table = table.drop(columns=["clean"])
-            table = table.rename(columns={"group": "draw"})
-            tables.append(table.assign(null_for=group, contaminated=draws.contaminated))
-            done += len(chunk)
+            names = [f"draw-{i:04d}" for i in range(done, min(done + size, len(draws)))]
+            table = ablator.table(
+                dict(zip(names, draws[done:], strict=False)),
+                mode,  # type: ignore[arg-type]
+                intervals=False,
+                progress=lambda n, _, before=done, full=draws: tell((before + n) / len(full)),  # type: ignore[misc]
+            )
             for metric, running in watched.items():
                 running.add(table.loc[table["metric"] == metric, "effect"].to_numpy())
-            stopped = early_stop and done < len(draws) and all(w.done for w in watched.values())
-            if progress is not None:
-                share = number + (1.0 if stopped else done / len(draws))
-                progress(round(100 * share / len(groups)), 100, "matched null")
+            if early_stop and watched and all(w.done for w in watched.values()):
+                used = max(w.n for w in watched.values())
+                names, stopped = names[: used - done], used < len(draws)
+                table = table[table["group"].isin(names)]
+            done, size = done + len(names), 2 * size
+            table = table.drop(columns=["clean"]).rename(columns={"group": "draw"})
+            tables.append(table.assign(null_for=group, contaminated=draws.contaminated))
+        tell(1.0)
         notes.append(
             note
             | {
