@@ -11,8 +11,9 @@ from test_sweep import Counter, head_conditions, logits_at_query, naive_ablate, 
 
 import tiny
 from causegrid.errors import InputError
+from causegrid.interventions.condition import Condition
 from causegrid.interventions.shared_prefix import Step, steps, tree
-from causegrid.interventions.sweep import Condition, Planner, sweep
+from causegrid.interventions.sweep import Planner, sweep
 from causegrid.sites.address import site
 from causegrid.sites.edit import Edit, zero
 

@@ -8,7 +8,8 @@ import torch
 
 import tiny
 from causegrid.errors import InputError, InterventionError
-from causegrid.interventions.sweep import Condition, Planner, sweep
+from causegrid.interventions.condition import Condition
+from causegrid.interventions.sweep import Planner, sweep
 from causegrid.sites.address import site
 from causegrid.sites.edit import Edit, replace, zero
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from causegrid.interventions.components import conv_means, remove_conv
+from causegrid.interventions.condition import Condition
 from causegrid.interventions.erasure import erased_behaviour
 from causegrid.interventions.groups import Group, read_groups
 from causegrid.interventions.heads import Ablator, ablate_heads, all_heads_in_layers, keep_only, singles
@@ -21,7 +22,7 @@ from causegrid.interventions.subspaces import (
     random_basis,
     removed_variance,
 )
-from causegrid.interventions.sweep import Condition, Planner
+from causegrid.interventions.sweep import Planner
 from causegrid.interventions.text import TextLoss, ordinary_text_loss
 
 __all__ = [

@@ -21,10 +21,11 @@ from torch import Tensor
 from causegrid.errors import InputError, unknown
 from causegrid.evidence.effects import bootstrap_mean, effect_interval
 from causegrid.headnames import head, head_name
+from causegrid.interventions.condition import Condition
 from causegrid.interventions.groups import Group, check_heads, require_heads
 from causegrid.interventions.metrics import METRICS
 from causegrid.interventions.reference import MODES, Mode, Replacements
-from causegrid.interventions.sweep import Condition, Planner
+from causegrid.interventions.sweep import Planner
 from causegrid.interventions.text import window_losses, windows
 from causegrid.models.record import Model
 from causegrid.sites.address import Site
