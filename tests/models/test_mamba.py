@@ -81,7 +81,7 @@ def test_trained_without_convolution_keeps_silu_and_sees_earlier_tokens_only_thr
     assert not any("conv1d" in name for name in model.module.state_dict())
     assert isinstance(model.module.blocks[0].mixer.act, torch.nn.SiLU)
     assert model.config["conv"] is False
-    model.module.blocks[0].mixer.scan = lambda x, dt, a, b, c, d, signed: d * x  # the state cut off
+    model.module.blocks[0].mixer.scan = lambda x, dt, a, b, c, d, **_: d * x  # the state cut off
     tokens = torch.tensor([[1, 2, 3], [4, 0, 3]])
     assert torch.allclose(model.module(tokens)[0, 2], model.module(tokens)[1, 2])
 

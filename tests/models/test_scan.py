@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from causegrid.models import kernels
+from causegrid.models import kernels, team
 from causegrid.models.conv import CausalConv, causal_conv
 from causegrid.models.scan import reference, selective_scan
 
@@ -90,7 +90,7 @@ def test_training_size_wider_than_one_block_of_lanes_on_one_and_two_threads(thre
     torch.set_num_threads(threads)
     try:
         values = inputs(16, 40, 300, 16)
-        assert kernels.workers_for(16, values[0].numel()) == threads
+        assert team.workers_for(16, values[0].numel()) == threads
         weight = torch.ones(16, 40, 300, dtype=torch.float64)
         want = with_gradients(reference, values, weight, False)
         got = with_gradients(selective_scan, [v.float() for v in values], weight.float(), False)

@@ -2,8 +2,8 @@
 
 The module keeps `nn.Conv1d`'s parameters (`weight` (E, 1, K), `bias` (E,)), so weights copy across and the
 identity kernel is "last tap 1, others 0".  It is called as a module: hooks on it fire, its output is the
-convolution's, before the activation.  Compiled on CPU in float32 (10x torch's depthwise path), torch
-elsewhere.
+convolution's, before the activation.  Compiled on CPU in float32 (10x torch's depthwise path),
+causal-conv1d's kernel on CUDA when installed (`cuda.py`), torch elsewhere.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from causegrid.models import kernels
+from causegrid.models import cuda, kernels
+from causegrid.models.lanes import compiled, padded
+from causegrid.models.team import over_batch, workers_for
 
 
 def causal_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """y_t = bias + sum_k weight[:, 0, k] x_(t - K + 1 + k), x zero before the start: x, y (B, L, E)."""
-    if any(v.device.type != "cpu" or v.dtype != torch.float32 for v in (x, weight, bias)):
-        return _plain(x, weight, bias)
-    y: Tensor = _Conv.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-    return y
+    if compiled(x, weight, bias):
+        y: Tensor = _Conv.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+        return y
+    found = cuda.conv(x, weight, bias)
+    return _plain(x, weight, bias) if found is None else found
 
 
 def _plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -35,18 +37,15 @@ def _plain(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 class _Conv(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        rows = x.detach().contiguous()
-        taps = weight.detach()[:, 0].t().contiguous().numpy()  # (K, E)
-        y = torch.empty(x.shape)
-        shift = bias.detach().contiguous().numpy()
+        rows, taps, shift = padded(x), padded(weight[:, 0].t().contiguous()), padded(bias)  # taps (K, E)
+        y = torch.empty(*x.shape[:-1], taps.shape[-1])
 
         def work(_: int, low: int, high: int) -> None:
-            kernels.conv_forward(rows.numpy(), taps, shift, y.numpy(), low, high)
+            kernels.conv_forward(rows, taps, shift, y.numpy(), low, high)
 
-        kernels.over_batch(work, x.shape[0], x.numel())
+        over_batch(work, x.shape[0], x.numel())
         ctx.save_for_backward(x, weight, bias)
-        ctx.rows, ctx.taps = rows, taps
-        return y
+        return y[..., : x.shape[-1]]
 
     @staticmethod
     def backward(ctx: Any, gy: Tensor) -> tuple[Any, ...]:
@@ -55,17 +54,17 @@ class _Conv(torch.autograd.Function):
             wanted = [v for v, need in zip((x, weight, bias), ctx.needs_input_grad, strict=True) if need]
             found = iter(torch.autograd.grad(_plain(x, weight, bias), wanted, gy, create_graph=True))
             return tuple(next(found) if need else None for need in ctx.needs_input_grad)
-        gx = torch.empty(x.shape)
-        workers = kernels.workers_for(x.shape[0], x.numel())
-        gw = np.zeros((workers, *ctx.taps.shape), np.float32)
-        gbias = np.zeros((workers, bias.shape[0]), np.float32)
-        grad = gy.contiguous().numpy()
+        rows, taps, grad = padded(x), padded(weight.detach()[:, 0].t().contiguous()), padded(gy)
+        workers, width = workers_for(x.shape[0], x.numel()), x.shape[-1]
+        gx = torch.empty(*x.shape[:-1], taps.shape[-1])
+        gw, gbias = torch.zeros(workers, *taps.shape), torch.zeros(workers, taps.shape[-1])
+        by_tap, by_bias = gw.numpy(), gbias.numpy()
 
         def work(i: int, low: int, high: int) -> None:
-            kernels.conv_backward(ctx.rows.numpy(), ctx.taps, grad, gx.numpy(), gw[i], gbias[i], low, high)
+            kernels.conv_backward(rows, taps, grad, gx.numpy(), by_tap[i], by_bias[i], low, high)
 
-        kernels.over_batch(work, x.shape[0], x.numel())
-        return gx, torch.from_numpy(gw.sum(0).T[:, None].copy()), torch.from_numpy(gbias.sum(0))
+        over_batch(work, x.shape[0], x.numel())
+        return gx[..., :width], gw.sum(0).t()[:width, None].contiguous(), gbias.sum(0)[:width]
 
 
 class CausalConv(nn.Module):

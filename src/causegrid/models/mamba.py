@@ -15,10 +15,10 @@ import math
 from collections.abc import Callable, Mapping
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from causegrid.models.conv import CausalConv
+from causegrid.models.norm import RMSNorm
 from causegrid.models.record import Model, models
 from causegrid.models.scan import selective_scan
 
@@ -57,9 +57,11 @@ class Mixer(nn.Module):
         x, gate = self.in_proj(u).chunk(2, dim=-1)  # (B, L, E) each
         x = self.act(self.conv1d(x))
         step, b, c = self.x_proj(x).split(self.sizes, dim=-1)  # (B, L, rank), (B, L, N), (B, L, N)
-        dt = F.softplus(self.dt_proj(step))  # (B, L, E)
-        y = self.scan(x, dt, -torch.exp(self.A_log), b, c, self.D, signed=self.signed)
-        out: Tensor = self.out_proj(y * F.silu(gate))
+        y = self.scan(  # softplus of the step and SiLU of the gate are done inside: (B, L, E)
+            *(x, self.dt_proj(step), -torch.exp(self.A_log), b, c, self.D),
+            **dict(signed=self.signed, softplus=True, gate=gate),
+        )
+        out: Tensor = self.out_proj(y)
         return out
 
 
@@ -68,7 +70,7 @@ class Block(nn.Module):
 
     def __init__(self, d_model: int, mixer: nn.Module) -> None:
         super().__init__()
-        self.norm = nn.RMSNorm(d_model, eps=1e-5)
+        self.norm = RMSNorm(d_model)
         self.mixer = mixer
 
     def forward(self, x: Tensor) -> Tensor:
@@ -84,7 +86,7 @@ class MambaStack(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(n_tokens, d_model)
         self.blocks = nn.ModuleList([Block(d_model, mixer) for mixer in mixers])
-        self.norm = nn.RMSNorm(d_model, eps=1e-5)
+        self.norm = RMSNorm(d_model)
         self.head = nn.Linear(d_model, n_out, bias=False)
         nn.init.normal_(self.embed.weight, std=0.1)
 
