@@ -1,4 +1,5 @@
 # Two commands matter: `make demo` and `make test`.  Both make the environment first, once.
+# `make bench` measures docs/performance.md anew; the machine should have nothing else to do.
 # Elsewhere than on a machine with the CPU build at hand, see "Installing" in README.md.
 PYTHON ?= python3.11
 VENV   ?= .venv
@@ -6,7 +7,7 @@ BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: env demo test check clean
+.PHONY: env demo test check bench bench-quick clean
 
 env: $(VENV)/.installed
 
@@ -28,6 +29,12 @@ check: env
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: env
+	$(BIN)/python -m benchmarks
+
+bench-quick: env
+	$(BIN)/python -m benchmarks --quick
 
 clean:
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
