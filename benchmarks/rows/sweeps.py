@@ -1,0 +1,442 @@
+"""Head-ablation sweeps against plain hooks, TransformerLens, nnsight and pyvene.
+
+`sweep-smollm2`: every head set of one pattern-selectivity cell on the bundled SmolLM2-135M: the five competing
+groups, all their unions, every single head, 399 matched draws a group, zero ablation, 64 IOI prompts.  Twice:
+all head sets (equal work), and the cell as the study runs it, each group's null stopped once it is plain.
+`sweep-neox`: every single head of a small GPT-NeoX with a vocabulary of 50,304.
+
+The plain loop costs the same for every head set, so it runs on a seeded sample of them, in turns with ours
+(`interplay.py`), and is multiplied by their number; so are the other tools, next to the plain loop.  All
+parties have the same weights, tokens, batch and threads; the other tools compute the logits of every
+position, as their users get them.  Only the sweeps are timed, not the choice of the groups.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import transformers
+
+from benchmarks import timing
+from benchmarks.bench import Figure, Note, Result, Say, figure, row
+from benchmarks.competitors import env
+from benchmarks.competitors.client import Competitor
+from benchmarks.competitors.plain import Plain
+from benchmarks.interplay import Pauses
+from benchmarks.workload import Job, Work, cell_jobs, metric_oracle, sample, smollm2, tiny, unions
+from causegrid.evidence import verdict
+from causegrid.interventions.heads import Ablator
+from causegrid.interventions.metrics import METRICS
+from causegrid.interventions.sweep import Condition, Planner
+from causegrid.studies.pattern.matched_null import matched_null
+
+THREADS = 2
+PLAIN = "a loop over plain hooks, full logits"
+TOOLS = {
+    "with_transformer_lens": "TransformerLens",
+    "with_nnsight": "nnsight",
+    "with_pyvene": "pyvene",
+}
+METRIC_TOLERANCE, LOGIT_TOLERANCE = 1e-5, 1e-4
+TINY: dict[str, Any] = dict(heads=4, width=64, vocabulary=500, n_prompts=16, length=8)
+
+
+class Party:
+    """Plain hooks on a copy of the model, one head set at a time, timed with the metrics it is run for."""
+
+    def __init__(self, work: Work, *, last: bool = False) -> None:
+        self.plain = Plain(copy.deepcopy(work.model.module), work.tokens, last=last)
+        pairs = zip(work.prompts.answers, work.prompts.foils, strict=True)
+        self.targets = [(torch.as_tensor(a), torch.as_tensor(f)) for a, f in pairs]
+
+    def __call__(self, job: Job) -> float:
+        start = time.perf_counter()
+        logits = self.plain.last_logits(job.layers)  # (B, V)
+        chance = torch.softmax(logits, dim=-1)
+        picked = [(logits[i, a], logits[i, f], chance[i, a]) for i, (a, f) in enumerate(self.targets)]
+        _ = [(float(a.mean() - f.mean()), float(p.sum())) for a, f, p in picked], logits.argmax(dim=-1)
+        return time.perf_counter() - start
+
+
+class Watched(Ablator):
+    """An ablator whose every table is a stretch of `pauses`."""
+
+    pauses: Pauses
+
+    def table(self, groups: Any, mode: Any = "zero", **options: Any) -> pd.DataFrame:
+        return super().table(groups, mode, **{"progress": self.pauses, **options})
+
+
+@contextmanager
+def tools(work: Work, folder: str, say: Say, *, quick: bool) -> Iterator[dict[str, Competitor]]:
+    """The other tools on the same weights and tokens, each in a process; none in a quick run."""
+    with ExitStack() as scope:
+        found: dict[str, Competitor] = {}
+        if not quick:
+            python = env.python(say)
+            where = env.scratch(f"models/{folder}")
+            transformers.utils.logging.disable_progress_bar()
+            work.model.module.save_pretrained(where)
+            if work.model.tokenizer is not None:
+                work.model.tokenizer.save_pretrained(where)
+            for tool in TOOLS:
+                say(f"starting {TOOLS[tool]}")
+                one = Competitor(python, tool, where, work.tokens.tolist(), threads=THREADS)
+                found[tool] = scope.enter_context(one)
+        yield found
+
+
+def turn(tool: Competitor) -> Callable[[Job], float]:
+    """A tool as a party of `Pauses`."""
+    return lambda job: tool.seconds([job.layers])[0]
+
+
+def conditions(ablator: Ablator, jobs: Sequence[Job], *, keyed: bool = True) -> list[Condition]:
+    """The jobs as conditions under zero ablation; without keys nothing is shared or remembered."""
+    made = ablator.conditions({f"{i} {j.name}": list(j.heads) for i, j in enumerate(jobs)}, "zero")
+    return made if keyed else [replace(c, keys=()) for c in made]
+
+
+def off_from_plain(plain: Plain, work: Work, values: Mapping[Job, np.ndarray]) -> float:
+    """Largest difference of any prompt's margin or answer probability from the plain loop's, over some jobs."""
+    worst = 0.0
+    for job, found in values.items():
+        for name, wanted in metric_oracle(plain.last_logits(job.layers), work.prompts).items():
+            worst = max(worst, float(np.abs(found[:, METRICS.index(name)] - wanted).max()))
+    return worst
+
+
+def off_from_tool(plain: Plain, tool: Competitor, jobs: Sequence[Job]) -> float:
+    """Largest difference of any last-position logit between a tool and the plain loop."""
+    theirs = tool.logits([j.layers for j in jobs])  # (K, B, V)
+    return max(
+        float(np.abs(plain.last_logits(j.layers).numpy() - t).max())
+        for j, t in zip(jobs, theirs, strict=True)
+    )
+
+
+def parts(jobs: Sequence[Job], groups: Sequence[str]) -> list[list[Job]]:
+    """The jobs in one part per competing group: its draws, and an equal share of everything else."""
+    rest = [j for j in jobs if j.kind != "draw"]
+    found = []
+    for i, group in enumerate(groups):
+        draws = [j for j in jobs if j.kind == "draw" and j.name.rsplit(" ", 1)[0] == group]
+        found.append([*rest[i :: len(groups)], *draws])
+    return found
+
+
+def equal_work(
+    work: Work, planner: Planner, jobs: Sequence[Job], pauses: list[Pauses], keep: Sequence[Job]
+) -> dict[Job, np.ndarray]:
+    """Run every job through one planner, part by part; the values (n_prompts, M) of some of them."""
+    ablator = Ablator(work.model, work.prompts, planner=planner)
+    wanted, kept = set(keep), {}
+    for some, clock in zip(parts(jobs, list(work.groups)), pauses, strict=True):
+        clock.start()
+        for job, (_, values) in zip(
+            some, planner.run(conditions(ablator, some), progress=clock), strict=True
+        ):
+            if job in wanted:
+                kept[job] = values
+        clock.pause()
+    return kept
+
+
+def effects_of(ablator: Ablator, work: Work) -> pd.DataFrame:
+    """The effects a cell needs: groups, unions, every single head."""
+    sets = {**work.groups, **unions(work.groups), **{h: [h] for h in work.heads}}
+    return ablator.table(sets, "zero")
+
+
+def verdicts(
+    ablator: Ablator, work: Work, effects: pd.DataFrame, *, draws: int, early_stop: bool
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(verdicts of the competing groups, notes of their nulls)."""
+    null, notes = matched_null(
+        ablator,
+        work.groups,
+        effects,
+        prompts=range(len(work.prompts)),
+        mode="zero",
+        n=draws,
+        per_group=1,
+        early_stop=early_stop,
+    )
+    groups = effects[effects["group"].isin(work.groups)]
+    singles = effects[effects["n_heads"] == 1]
+    table = verdict(groups, null, mode="zero", singles=singles, heads_per_layer=work.model.n_heads)
+    return table, notes
+
+
+def whole(parts_of: Sequence[Pauses], sizes: Sequence[int]) -> tuple[float, float, float]:
+    """(ratio of the whole, lower and upper quartile over its parts): plain head sets per unit of ours."""
+    each = [n / p.cost for n, p in zip(sizes, parts_of, strict=True)]
+    low, high = np.percentile(each, [25, 75])
+    return sum(sizes) / sum(p.cost for p in parts_of), float(low), float(high)
+
+
+@row("sweep-smollm2", title="Head-ablation sweep of one cell, SmolLM2-135M, IOI, 64 prompts")
+def run_smollm2(quick: bool, say: Say) -> list[Result]:
+    """Equal work, the whole cell with early stopping, the layers of saving, the other tools."""
+    with timing.threads(1 if quick else THREADS):
+        work = tiny("llama", **TINY) if quick else smollm2(say)
+        with tools(work, "smollm2", say, quick=quick) as others:
+            return _smollm2(work, others, quick, say, draws=19 if quick else 399)
+
+
+def _smollm2(work: Work, others: dict[str, Competitor], quick: bool, say: Say, *, draws: int) -> list[Result]:
+    every = 0.2 if quick else 8.0
+    jobs = cell_jobs(work, draws=draws)
+    picked = sample(jobs, 6 if quick else 64)
+    some = picked[: 3 if quick else 5]
+    party = Party(work)
+    parties = {tool: turn(one) for tool, one in others.items()}
+    for job in picked[:2]:  # warm up
+        party(job)
+    off = {tool: off_from_tool(party.plain, one, some[:3]) for tool, one in others.items()}
+    for tool, value in off.items():
+        say(f"{TOOLS[tool]} is off the plain loop by {value:.1e}")
+
+    name = work.model.name
+    clocks = [Pauses(party, parties, picked, every=every) for _ in work.groups]
+    planner = Planner(work.model, work.prompts)
+    kept = equal_work(work, planner, jobs, clocks, picked)
+    ratio, low, high = whole(clocks, [len(p) for p in parts(jobs, list(work.groups))])
+    plain_s = float(np.mean(np.concatenate([c.neighbour for c in clocks])))
+    ours_s = sum(c.seconds for c in clocks)
+    say(f"equal work: {len(jobs)} head sets in {ours_s:.0f} s, {ratio:.2f} x")
+    kinds = {k: sum(j.kind == k for j in jobs) for k in ("group", "union", "single", "draw")}
+    shown = ", ".join(f"{g} {len(h)}" for g, h in work.groups.items())
+    common = dict(kind="speedup", threads=torch.get_num_threads())
+    found: list[Result] = [
+        Figure(
+            name=f"Head-ablation sweep, {name}, equal work",
+            against=PLAIN,
+            ratio=ratio,
+            low=low,
+            high=high,
+            rounds=len(clocks),
+            ours_s=ours_s,
+            other_s=plain_s * len(jobs),
+            target=2.5,
+            difference=off_from_plain(party.plain, work, {j: kept[j] for j in some if j in kept}),
+            tolerance=METRIC_TOLERANCE,
+            note=f"{kinds['group']} groups ({shown} heads), {kinds['union']} unions, {kinds['single']} single heads, "
+            f"{kinds['draw']} draws; zero ablation.  The plain loop ran {sum(len(c.ours) for c in clocks)} "
+            f"head sets of a seeded sample in turns with ours and is multiplied by {len(jobs)}.  The quartiles "
+            "are over the five parts (a group's draws with a fifth of the rest), which differ in how deep "
+            "their heads lie.  Equal: margin and answer probability of every prompt, on a sample.",
+            **common,
+        )
+    ]
+    found += _tools(
+        f"Head-ablation sweep, {name}, equal work", others, off, clocks, ratio, ours_s, plain_s, jobs
+    )
+    found += _cell(work, planner, jobs, party, picked, draws, every, say)
+    found.append(_layers(work, jobs, party, quick))
+    return found
+
+
+def _tools(
+    name: str,
+    others: Mapping[str, Competitor],
+    off: Mapping[str, float],
+    clocks: Sequence[Pauses],
+    ratio: float,
+    ours_s: float,
+    plain_s: float,
+    jobs: Sequence[Job],
+) -> list[Result]:
+    if not others:
+        return [Note(title=f"{name}: other tools", text="Skipped in a quick run.")]
+    found: list[Result] = []
+    for tool, one in others.items():
+        versus = np.concatenate([c.versus[tool] for c in clocks])  # theirs / plain in the same pause
+        low, middle, high = np.percentile(versus, [25, 50, 75])
+        found.append(
+            Figure(
+                name=name,
+                against=f"{TOOLS[tool]} {one.version}",
+                kind="speedup",
+                ratio=float(middle) * ratio,
+                low=float(low) * ratio,
+                high=float(high) * ratio,
+                rounds=len(versus),
+                ours_s=ours_s,
+                other_s=float(middle) * plain_s * len(jobs),
+                threads=torch.get_num_threads(),
+                target=2.5,
+                difference=off[tool],
+                tolerance=LOGIT_TOLERANCE,
+                note=f"{middle:.2f} x the plain loop's time for the same head set in the same pause, times the "
+                "plain loop's ratio.  Equal: last-position logits against the plain loop, on a sample.",
+            )
+        )
+    return found
+
+
+def _cell(
+    work: Work,
+    planner: Planner,
+    jobs: Sequence[Job],
+    party: Party,
+    picked: Sequence[Job],
+    draws: int,
+    every: float,
+    say: Say,
+) -> list[Result]:
+    """The cell as the study runs it, from a fresh planner, against the plain loop over all head sets."""
+    clock = Pauses(party, {}, picked, every=every)
+    early = Watched(work.model, work.prompts)
+    early.pauses = clock
+    clock.start()
+    effects = effects_of(early, work)
+    stopped, notes = verdicts(early, work, effects, draws=draws, early_stop=True)
+    clock.pause()
+    full = Ablator(work.model, work.prompts, planner=planner)  # remembers the draws of the equal work
+    every_draw, _ = verdicts(full, work, effects_of(full, work), draws=draws, early_stop=False)
+    same = ["group", "metric", "verdict"]
+    differ = int((stopped[same].to_numpy() != every_draw[same].to_numpy()).any(axis=1).sum())
+    used = {r["group"]: int(r["n_null"]) for r in notes.to_dict("records")}
+    ratio = len(jobs) / clock.cost
+    spread = np.percentile(clock.neighbour, [25, 50, 75]) / np.median(clock.neighbour)
+    say(f"whole cell: {clock.seconds:.0f} s, {ratio:.2f} x; draws used {used}; {differ} verdicts differ")
+    return [
+        Figure(
+            name=f"Whole cell with sequential early stopping, {work.model.name}",
+            against=PLAIN,
+            kind="speedup",
+            ratio=ratio,
+            low=ratio * float(spread[0]),
+            high=ratio * float(spread[2]),
+            rounds=len(clock.ours),
+            ours_s=clock.seconds,
+            other_s=float(np.mean(clock.neighbour)) * len(jobs),
+            threads=torch.get_num_threads(),
+            target=5.0,
+            difference=float(differ),
+            tolerance=0.0,
+            note=f"One run with effects, noise floor, intervals and verdicts; the plain loop runs every head set "
+            f"(no stopping) and computes no intervals.  Draws used of {draws}: "
+            + ", ".join(f"{g} {n}" for g, n in used.items())
+            + ".  Quartiles are the plain loop's.  Equal: the number of verdicts that differ from those of "
+            "the full nulls.",
+        )
+    ]
+
+
+def _layers(work: Work, jobs: Sequence[Job], party: Party, quick: bool) -> Note:
+    """What each layer of saving brings, on draws of one null: all of them edit the same layers."""
+    first = next(iter(work.groups))
+    null = [j for j in jobs if j.kind == "draw" and j.name.rsplit(" ", 1)[0] == first]
+    null, some = (null[:8], null[:3]) if quick else (null[:64], null[:5])
+    last = Party(work, last=True)
+    rounds = 2
+
+    def ours(members: Sequence[Job], *, keyed: bool = False, **options: Any) -> Callable[[], object]:
+        ready = []
+        for _ in range(rounds):  # one planner a round: a planner remembers; the clean pass is not compared
+            planner = Planner(work.model, work.prompts, **options)
+            planner.noise_floor  # noqa: B018
+            ready.append(Ablator(work.model, work.prompts, planner=planner))
+        turns = iter(ready)
+
+        def go() -> object:
+            ablator = next(turns)
+            return list(ablator.planner.run(conditions(ablator, members, keyed=keyed)))
+
+        return go
+
+    calls: dict[str, tuple[Callable[[], object], int]] = {
+        "plain hooks, full logits": (lambda: [party(j) for j in some], len(some)),
+        "plain hooks, last position's logits": (lambda: [last(j) for j in some], len(some)),
+        "planner, nothing reused": (ours(some, reuse=False, stack=1), len(some)),
+        "planner, clean prefix reused": (ours(some, stack=1), len(some)),
+        f"planner, {len(null)} draws that share their beginnings": (ours(null, keyed=True), len(null)),
+    }
+    taken = timing.interleaved(*(call for call, _ in calls.values()), rounds=rounds, warmup=0)
+    each = {k: float(np.median(t)) / n for (k, (_, n)), t in zip(calls.items(), taken, strict=True)}
+    base = next(iter(each.values()))
+    text = "; ".join(f"{k}: {s * 1000:.0f} ms ({base / s:.2f} x)" for k, s in each.items())
+    where = ", ".join(map(str, null[0].layers))
+    return Note(
+        title=f"Layers of saving, {work.model.name}",
+        text=f"A head set of the null of {first} (blocks {where} of {work.model.n_layers}) takes, {text}.  "
+        "Medians of two rounds in turns.",
+    )
+
+
+@row("sweep-neox", title="Every single head of a small GPT-NeoX with a vocabulary of 50,304")
+def run_neox(quick: bool, say: Say) -> list[Result]:
+    """All single heads, ours and the plain loop in full every round, the other tools on a sample."""
+    with timing.threads(1 if quick else THREADS):
+        work = tiny("gpt_neox", **TINY) if quick else tiny("gpt_neox")
+        with tools(work, "neox", say, quick=quick) as others:
+            return _neox(work, others, quick, say)
+
+
+def _neox(work: Work, others: dict[str, Competitor], quick: bool, say: Say) -> list[Result]:
+    jobs = [Job("single", h, (h,)) for h in work.heads]
+    few = sample(jobs, 8)
+    party = Party(work)
+    rounds = 2 if quick else 7
+
+    def ours() -> dict[Job, np.ndarray]:
+        planner = Planner(work.model, work.prompts)
+        ablator = Ablator(work.model, work.prompts, planner=planner)
+        runs = planner.run(conditions(ablator, jobs))
+        return {job: values for job, (_, values) in zip(jobs, runs, strict=True)}
+
+    off = {tool: off_from_tool(party.plain, one, few[:4]) for tool, one in others.items()}
+    seconds: dict[str, list[float]] = {tool: [] for tool in others}
+
+    def tool_call(tool: str) -> Callable[[], None]:
+        return lambda: seconds[tool].append(sum(others[tool].seconds([j.layers for j in few])))
+
+    calls = [ours, lambda: [party(j) for j in jobs], *(tool_call(t) for t in others)]
+    mine, plain, *_ = timing.interleaved(*calls, rounds=rounds)
+    settings = f"{work.model.n_layers} blocks of {work.model.n_heads} heads, width {work.model.d_model}"
+    about = (
+        f"{len(jobs)} head sets, {len(work.prompts)} prompts of {work.tokens.shape[1]} tokens, {settings}."
+    )
+    common: dict[str, Any] = dict(kind="speedup", ours=mine, threads=torch.get_num_threads(), target=4.0)
+    name = "Every single head, small GPT-NeoX"
+    found: list[Result] = [
+        figure(
+            name,
+            PLAIN,
+            other=plain,
+            difference=off_from_plain(party.plain, work, ours()),
+            tolerance=METRIC_TOLERANCE,
+            note=about
+            + "  The clean pass is in our time.  Equal: margin and answer probability of every prompt.",
+            **common,
+        )
+    ]
+    for tool, one in others.items():
+        scaled = np.asarray(seconds[tool][-rounds:]) * len(jobs) / len(few)
+        found.append(
+            figure(
+                name,
+                f"{TOOLS[tool]} {one.version}",
+                other=scaled,
+                difference=off[tool],
+                tolerance=LOGIT_TOLERANCE,
+                note=f"{len(few)} head sets timed each round, multiplied to {len(jobs)}.",
+                **common,
+            )
+        )
+    if not others:
+        found.append(Note(title=f"{name}: other tools", text="Skipped in a quick run."))
+    for one_found in found:
+        if isinstance(one_found, Figure):
+            say(f"{one_found.against}: {one_found.ratio:.2f} x, off by {one_found.difference:.1e}")
+    return found
