@@ -56,10 +56,13 @@ def require_language_model(name: str) -> None:
 
 
 def digests(task_name: str, model_name: str = "") -> dict[str, str]:
-    """Digests of the files the names stand for: {"task": ...} of a prompt file, {"model": ...} of a folder."""
+    """Digests of the files the names stand for: {"task": ...} of a prompt file or of a task made from files,
+    {"model": ...} of a folder."""
     found = {}
     if task_name.startswith("prompts:"):
         found["task"] = hashlib.sha256(Path(task_name.removeprefix("prompts:")).read_bytes()).hexdigest()[:16]
+    elif digest := getattr(task(task_name), "digest", ""):
+        found["task"] = str(digest)
     if model_name and Path(model_name).is_dir():
         found["model"] = _folder_digest(Path(model_name))
     return found
