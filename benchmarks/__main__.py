@@ -91,12 +91,13 @@ def _run(names: Sequence[str], folder: Path, run: str, *, quick: bool, resume: b
             print(f"[{i}/{len(names)}] {name}: finished before", file=sys.stderr)
             continue
         print(f"[{i}/{len(names)}] {name} ({time.perf_counter() - start:.0f} s so far)", file=sys.stderr)
+        path.unlink(missing_ok=True)
         command = [sys.executable, "-m", "benchmarks.runner", name, str(path), "--run", run]
         code = subprocess.run(
             [*command, *(["--quick"] if quick else [])], cwd=ROOT, env={**os.environ, **SETTINGS}
         ).returncode
-        if code not in (0, 1):
-            died = f"the process ended with code {code}"
+        if not path.exists():
+            died = f"the process ended with code {code} and left no results"
             bench.write(path, [], **facts(name, bench.rows[name].title, quick, run, 0.0, died))
 
 

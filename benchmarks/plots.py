@@ -12,7 +12,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.bench import Curve
 
@@ -48,6 +48,8 @@ def draw(curve: Curve, path: Path) -> None:
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.tick_params(axis="x", which="minor", bottom=False)
         seconds = curve.y == "seconds"
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if _decades(curve) < 2.5 else (1,)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: time(v) if seconds else f"{v:,g}"))
         _wide_enough(axes, curve)
         axes.set_xlabel(curve.x)
@@ -78,10 +80,19 @@ def _label(curve: Curve, name: str) -> str:
     return name if found is None else f"{name}: {found[0]:.2f}"
 
 
+def _span(curve: Curve) -> tuple[float, float]:
+    values = [v for series in curve.series.values() for v in series if v > 0 and math.isfinite(v)]
+    return min(values), max(values)
+
+
+def _decades(curve: Curve) -> float:
+    low, high = _span(curve)
+    return math.log10(high / low)
+
+
 def _wide_enough(axes: Axes, curve: Curve) -> None:
     """At least one decade up and down: a flat line should look flat, and a tick needs room."""
-    values = [v for series in curve.series.values() for v in series if v > 0 and math.isfinite(v)]
-    low, high = min(values), max(values)
+    low, high = _span(curve)
     spare = max(1.15, math.sqrt(10 / (high / low))) if high / low < 10 else 1.15
     axes.set_ylim(low / spare, high * spare)
 

@@ -91,11 +91,14 @@ def test_unknown_names_and_names_taken_twice(house: Path, capsys) -> None:
         bench.row("known", title="k")(lambda quick, say: [])
 
 
-def test_a_row_whose_process_dies_is_recorded(house: Path, monkeypatch) -> None:
-    bench.row("dies", title="Dies")(lambda quick, say: [])
+def test_a_row_whose_process_dies_is_recorded_and_its_old_results_are_gone(house: Path, monkeypatch) -> None:
+    bench.row("dies", title="Dies")(lambda quick, say: [examples.figure()])
+    assert door.main([]) == 0
     monkeypatch.setattr(door.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, -9))
-    assert door.main([]) == 1
-    assert "code -9" in (house / "docs" / "performance.md").read_text()
+    assert door.main(["dies"]) == 1
+    text = (house / "docs" / "performance.md").read_text()
+    assert "code -9" in text
+    assert "Small step" not in text
 
 
 def test_every_row_can_be_imported() -> None:
