@@ -8,10 +8,12 @@ import scipy.optimize
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
 
 from causegrid.errors import InputError
 from causegrid.signatures import Probe
+from causegrid.signatures.standard import standard
 
 
 def blobs(n=600, d=8, c=4, seed=0, spread=1.0):
@@ -56,6 +58,58 @@ def test_the_plane_is_the_oracles_in_raw_space():
     np.testing.assert_allclose(ours, theirs, atol=5e-3)
     assert probe.weight.shape == (4, 8) and probe.bias.shape == (4,)
     assert probe.converged
+
+
+def stretched(n=3000, d=24, c=5, seed=0):
+    """States as trained models have them: strongly correlated features, classes of unequal size."""
+    rng = np.random.default_rng(seed)
+    y = np.minimum(rng.geometric(0.4, size=n) - 1, c - 1)
+    x = rng.normal(size=(c, d))[y] + rng.normal(size=(n, d)) * 2
+    return (x @ (rng.normal(size=(d, d)) * np.exp(rng.normal(size=d) * 2))).astype(np.float32), y
+
+
+@pytest.mark.parametrize("c", [2, 5])
+def test_the_optimum_is_scikit_learns(c):
+    """The same strictly convex problem: another solver, in float64 and run to the end, finds the same plane."""
+    x, y = stretched(c=c)
+    wide = x.astype(np.float64)
+    z = (wide - wide.mean(0)) / wide.std(0)
+    theirs = LogisticRegression(tol=1e-10, max_iter=20000).fit(z, y).decision_function(z)
+    ours = Probe(tol=1e-7, max_iter=2000).fit(x, y)
+    scores = ours.scores(wide).astype(np.float64)
+    if c == 2:
+        scores, theirs = (scores[:, 1] - scores[:, 0])[:, None], theirs[:, None]
+    else:
+        scores, theirs = (s - s.mean(1, keepdims=True) for s in (scores, theirs))
+    assert ours.converged
+    np.testing.assert_allclose(scores, theirs, atol=2e-3)
+    assert np.abs(theirs).max() > 1
+    default = Probe().fit(x, y)
+    assert default.converged and (default.predict(x) == ours.predict(x)).mean() > 0.999
+
+
+def test_labels_with_nothing_to_find_take_a_handful_of_steps():
+    x, y = stretched()
+    shuffled = np.random.default_rng(0).permutation(y)
+    assert Probe().fit(x, shuffled).n_iter <= 10
+    wide = x.astype(np.float64)
+    plain = LogisticRegression(tol=1e-4, max_iter=1000).fit((wide - wide.mean(0)) / wide.std(0), shuffled)
+    assert plain.n_iter_[0] > 40
+
+
+def test_labels_that_share_the_features_are_fitted_as_alone():
+    x, y = stretched()
+    ready = standard(x)
+    for labels in (y, y % 2, y * 3):
+        shared, alone = Probe().fit(ready, labels), Probe().fit(x, labels)
+        np.testing.assert_array_equal(shared.weight, alone.weight)
+        np.testing.assert_array_equal(shared.bias, alone.bias)
+
+
+def test_a_fit_cut_short_says_so():
+    x, y = stretched()
+    assert not Probe(max_iter=1).fit(x, y).converged
+    assert Probe(max_iter=3).fit(x, y).n_iter == 3
 
 
 def test_default_settings_keep_the_accuracy_of_the_oracle():

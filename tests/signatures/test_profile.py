@@ -20,8 +20,9 @@ from causegrid.signatures.baselines import (
     control_labels,
     lookup_accuracy,
     no_model_baselines,
-    shuffled_accuracy,
+    shuffled_accuracies,
 )
+from causegrid.signatures.standard import standard
 
 COLUMNS = [
     "layer", "label", "length", "accuracy", "low", "high", "balanced", "n_train", "n_test",
@@ -127,6 +128,7 @@ def test_control_labels_are_a_function_of_token_and_bucket_with_every_class(stat
     assert len(by_key) == 6 and all(len(v) == 1 for v in by_key.values())
     assert Counter(next(iter(v)) for v in by_key.values()) == {0: 3, 1: 3}
     assert not np.array_equal(train, control_labels(states, 2, seed=1)[0])
+    assert not np.array_equal(train, control_labels(states, 2, seed=0, draw=1)[0])
 
 
 def test_shuffled_labels_leave_only_the_label_distribution():
@@ -134,7 +136,9 @@ def test_shuffled_labels_leave_only_the_label_distribution():
     y = (rng.random(4000) < 0.3).astype(int)
     x = (rng.normal(size=(4000, 6)) + 4 * y[:, None]).astype(np.float32)
     assert Probe().fit(x[:2000], y[:2000]).accuracy(x[2000:], y[2000:]) > 0.99
-    assert shuffled_accuracy(x[:2000], y[:2000], x[2000:], y[2000:], 0) == pytest.approx(0.7, abs=0.03)
+    draws = shuffled_accuracies(standard(x[:2000]), y[:2000], x[2000:], y[2000:], 0, n=3)
+    assert draws.shape == (3,)
+    assert draws == pytest.approx(0.7, abs=0.03)
 
 
 def test_interval_covers_the_mean_and_resamples_sequences():
@@ -159,8 +163,28 @@ def test_profile_of_a_tiny_model(model, states):
     row = profile[(profile["layer"] == 1) & (profile["label"] == "parity")].iloc[0]
     assert row["accuracy"] == probe.accuracy(states.test.x[1], states.test.y["parity"])
     assert row["selectivity"] == row["accuracy"] - row["baseline_control"]
-    again = profile_of(states, "parity", probes=fit_probes(states, "parity"))
+    again = profile_of(states)
     pd.testing.assert_frame_equal(again, profile[profile["label"] == "parity"].reset_index(drop=True))
+
+
+def test_shuffled_and_control_baselines_are_means_of_their_own_draws(states):
+    """Each draw fitted alone, on its own copy of the features; the columns hold mean, smallest and largest."""
+    seen = []
+    row = profile_of(states, "parity", seed=3, progress=lambda *at: seen.append(at)).iloc[2]
+    x, x_test = states.train.x[1], states.test.x[1]
+    control = []
+    for draw in range(5):
+        train, test = control_labels(states, 2, seed=3, draw=draw)
+        control.append((Probe().fit(x.copy(), train).predict(x_test) == test).mean())
+    rng, shuffled = np.random.default_rng([3, 1]), []
+    for _ in range(5):
+        fit = Probe().fit(x.copy(), rng.permutation(states.train.y["parity"]))
+        shuffled.append((fit.predict(x_test) == states.test.y["parity"]).mean())
+    for name, draws in (("control", control), ("shuffled", shuffled)):
+        got = row[[f"baseline_{name}", f"{name}_low", f"{name}_high"]].tolist()
+        assert got == pytest.approx([np.mean(draws), min(draws), max(draws)])
+        assert min(draws) < max(draws)
+    assert row["n_draws"] == 5 and seen == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_untrained_baseline_is_the_other_models_probe(model):

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from causegrid.errors import InputError, unknown
 from causegrid.models.record import Model
-from causegrid.signatures.probes import Floats32, Ints, Probe
+from causegrid.signatures.logistic import Ints
+from causegrid.signatures.probes import Probe
+from causegrid.signatures.standard import Floats32
 from causegrid.tasks.base import Split, StateTask
 
 N_POSITIONS = 40

@@ -12,7 +12,7 @@ undefined (NaN) when `total_gain`, the gain of the best layer, is under 0.05.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -22,64 +22,90 @@ from causegrid.errors import InputError
 from causegrid.evidence.effects import bootstrap_mean
 from causegrid.models.record import Model
 from causegrid.signatures.activations import N_POSITIONS, Activations, check_label, collect
-from causegrid.signatures.baselines import control_labels, no_model_baselines, shuffled_accuracy
+from causegrid.signatures.baselines import control_accuracies, no_model_baselines, shuffled_accuracies
 from causegrid.signatures.probes import Probe, balanced
+from causegrid.signatures.standard import Standard, standard
 
 NO_MODEL = ["baseline_majority", "baseline_position", "baseline_token", "baseline_token_pair"]
 MIN_GAIN = 0.05
+COLUMNS = [
+    *("layer", "label", "length", "accuracy", "low", "high", "balanced", "n_train", "n_test"),
+    *NO_MODEL,
+    *("baseline_untrained", "baseline_shuffled", "baseline_control", "selectivity", "n_positions"),
+    *("shuffled_low", "shuffled_high", "control_low", "control_high", "n_draws"),
+]
 
 
 def profile_of(
     activations: Activations,
-    label: str | None = None,
+    labels: Sequence[str] | str | None = None,
     *,
     untrained: Activations | None = None,
-    probes: dict[int, Probe] | None = None,
     seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
-    """The profile of one label from captured activations; columns as `probe_profile`.
+    """The profile from captured activations; columns as `probe_profile`, labels in the order given.
 
-    `probes` (from `fit_probes`) are fitted here when not given; `untrained`: the untrained model's
-    activations on the same sequences (None: that baseline is NaN).
+    `labels`: one or several, default the task's first; `untrained`: the untrained model's activations on the
+    same sequences (None: that baseline is NaN); `progress(layers done, layers)`.
     """
-    name = check_label(activations.labels, label)
-    train, test = activations.train, activations.test
-    y_train, y_test = train.y[name], test.y[name]
-    no_model = no_model_baselines(activations, name)
-    control_train, control_test = control_labels(activations, activations.labels[name], seed)
+    asked = [labels] if labels is None or isinstance(labels, str) else labels
+    names = [check_label(activations.labels, name) for name in asked]
+    no_model = {name: no_model_baselines(activations, name) for name in names}
     table = []
-    for layer in activations.layers:
-        x, x_test = train.x[layer], test.x[layer]
-        probe = probes[layer] if probes is not None else Probe().fit(x, y_train)
-        predicted = probe.predict(x_test)
-        right = predicted == y_test
-        low, high = bootstrap_mean(test.per_sequence(right))
-        accuracy = float(right.mean())
-        control = Probe().fit(x, control_train).accuracy(x_test, control_test)
-        fresh = float("nan")
-        if untrained is not None:
-            plain = Probe().fit(untrained.train.x[layer], y_train)
-            fresh = plain.accuracy(untrained.test.x[layer], y_test)
-        table.append(
-            {
-                "layer": layer,
-                "label": name,
-                "length": activations.length,
-                "accuracy": accuracy,
-                "low": low,
-                "high": high,
-                "balanced": balanced(predicted, y_test),
-                "n_train": train.n_sequences,
-                "n_test": test.n_sequences,
-                **{f"baseline_{key}": value for key, value in no_model.items()},
-                "baseline_untrained": fresh,
-                "baseline_shuffled": shuffled_accuracy(x, y_train, x_test, y_test, seed),
-                "baseline_control": control,
-                "selectivity": accuracy - control,
-                "n_positions": len(test.position) // test.n_sequences,
-            }
-        )
-    return pd.DataFrame(table)
+    for i, layer in enumerate(activations.layers):
+        x = standard(activations.train.x[layer])
+        plain = None if untrained is None else standard(untrained.train.x[layer])
+        for name in names:
+            row = _row(activations, name, layer, x, untrained, plain, seed)
+            table.append({**row, **{f"baseline_{key}": value for key, value in no_model[name].items()}})
+        if progress is not None:
+            progress(i + 1, len(activations.layers))
+    rows = pd.DataFrame(table, columns=COLUMNS)
+    return pd.concat([rows[rows["label"] == name] for name in names], ignore_index=True)
+
+
+def _row(
+    activations: Activations,
+    name: str,
+    layer: int,
+    x: Standard,
+    untrained: Activations | None,
+    plain: Standard | None,
+    seed: int,
+) -> dict[str, Any]:
+    """One layer and label: the probe and the baselines that need one."""
+    test = activations.test
+    x_test, y_train, y_test = test.x[layer], activations.train.y[name], test.y[name]
+    predicted = Probe().fit(x, y_train).predict(x_test)
+    right = predicted == y_test
+    low, high = bootstrap_mean(test.per_sequence(right))
+    fresh = float("nan")
+    if untrained is not None and plain is not None:
+        fresh = Probe().fit(plain, y_train).accuracy(untrained.test.x[layer], y_test)
+    shuffled = shuffled_accuracies(x, y_train, x_test, y_test, seed)
+    control = control_accuracies(activations, name, x, x_test, seed)
+    return {
+        "layer": layer,
+        "label": name,
+        "length": activations.length,
+        "accuracy": float(right.mean()),
+        "low": low,
+        "high": high,
+        "balanced": balanced(predicted, y_test),
+        "n_train": activations.train.n_sequences,
+        "n_test": test.n_sequences,
+        "baseline_untrained": fresh,
+        "baseline_shuffled": float(shuffled.mean()),
+        "baseline_control": float(control.mean()),
+        "selectivity": float(right.mean() - control.mean()),
+        "n_positions": len(test.position) // test.n_sequences,
+        "shuffled_low": float(shuffled.min()),
+        "shuffled_high": float(shuffled.max()),
+        "control_low": float(control.min()),
+        "control_high": float(control.max()),
+        "n_draws": len(control),
+    }
 
 
 def probe_profile(
@@ -98,7 +124,9 @@ def probe_profile(
 
     Columns `layer, label, length, accuracy, low, high, balanced, n_train, n_test` (sequences),
     `baseline_majority, baseline_position, baseline_token, baseline_token_pair, baseline_untrained,
-    baseline_shuffled, baseline_control, selectivity, n_positions` (per sequence; None takes all).
+    baseline_shuffled, baseline_control, selectivity, n_positions` (per sequence; None takes all),
+    `shuffled_low, shuffled_high, control_low, control_high` (smallest and largest of the `n_draws` draws whose
+    means the two baselines are), `n_draws`.
     `labels`: which of the task's labels, default all.  `untrained`: the model to compare with, None makes one
     of the same sizes, False leaves the column NaN.
     Raises InputError for prompt tasks, unknown labels, and labels with a single class in the training split.
@@ -120,8 +148,7 @@ def probe_profile(
         else:
             other = untrained
         fresh = collect(other, task, **sizes)
-    tables = [profile_of(activations, name, untrained=fresh, seed=seed) for name in names]
-    return pd.concat(tables, ignore_index=True)
+    return profile_of(activations, names, untrained=fresh, seed=seed)
 
 
 def profile_summary(profile: pd.DataFrame) -> pd.DataFrame:

@@ -119,11 +119,17 @@ class StateStages:
             fresh = collect(
                 fresh_model, self.task, length=length, n_train=p.n_train, n_test=p.n_test, seed=self.cell.seed
             )
-            for j, label in enumerate(self.task.labels):
-                context.progress(
-                    i * len(self.task.labels) + j, len(lengths) * len(self.task.labels), "probing"
+            profiles.append(
+                profile_of(
+                    found,
+                    list(self.task.labels),
+                    untrained=fresh,
+                    seed=self.cell.seed,
+                    progress=lambda done, all_, i=i: context.progress(  # type: ignore[misc]
+                        i * all_ + done, len(lengths) * all_, "probing"
+                    ),
                 )
-                profiles.append(profile_of(found, label, untrained=fresh, seed=self.cell.seed))
+            )
         profile = pd.concat(profiles, ignore_index=True)
         context.save_table("probes", profile)
         context.save_table("profile_summary", profile_summary(profile))
