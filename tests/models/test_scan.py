@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -48,10 +52,26 @@ def loop(values: list[Tensor], signed: bool) -> np.ndarray:
     return y
 
 
-def with_gradients(scan, values: list[Tensor], weight: Tensor, signed: bool) -> list[Tensor]:
+def with_gradients(scan, values: list[Tensor], weight: Tensor, **options: bool) -> list[Tensor]:
+    """y and the gradients of (y * weight).sum(); a seventh value is the gate."""
     leaves = [v.clone().requires_grad_() for v in values]
-    y = scan(*leaves, signed=signed)
+    gate = dict(gate=leaves[6]) if len(leaves) == 7 else {}
+    y = scan(*leaves[:6], **gate, **options)
     return [y.detach(), *torch.autograd.grad((y * weight).sum(), leaves)]
+
+
+def fused_loop(
+    x: Tensor, step: Tensor, a: Tensor, b: Tensor, c: Tensor, skip: Tensor, gate: Tensor
+) -> Tensor:
+    """The whole of a Mamba block between its projections, one position at a time."""
+    dt = torch.log1p(torch.exp(step))
+    h = torch.zeros(x.shape[0], x.shape[2], a.shape[1], dtype=x.dtype)
+    out = []
+    for t in range(x.shape[1]):
+        h = torch.exp(dt[:, t, :, None] * a) * h + (dt[:, t] * x[:, t])[..., None] * b[:, t, None]
+        y = torch.einsum("ben,bn->be", h, c[:, t]) + skip * x[:, t]
+        out.append(y * gate[:, t] / (1 + torch.exp(-gate[:, t])))
+    return torch.stack(out, 1)
 
 
 @pytest.mark.parametrize("signed", [False, True])
@@ -77,8 +97,8 @@ def test_the_kernel_equals_the_loop_in_value_and_gradient(
     weight = torch.randn(
         batch, length, width, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
     )
-    want = with_gradients(reference, values, weight, signed)
-    got = with_gradients(selective_scan, [v.float() for v in values], weight.float(), signed)
+    want = with_gradients(reference, values, weight, signed=signed)
+    got = with_gradients(selective_scan, [v.float() for v in values], weight.float(), signed=signed)
     for w, g in zip(want, got, strict=True):
         assert g.dtype == torch.float32
         assert float((w - g).abs().max()) <= 1e-5 * max(1.0, float(w.abs().max()))
@@ -92,12 +112,33 @@ def test_training_size_wider_than_one_block_of_lanes_on_one_and_two_threads(thre
         values = inputs(16, 40, 300, 16)
         assert team.workers_for(16, values[0].numel()) == threads
         weight = torch.ones(16, 40, 300, dtype=torch.float64)
-        want = with_gradients(reference, values, weight, False)
-        got = with_gradients(selective_scan, [v.float() for v in values], weight.float(), False)
+        want = with_gradients(reference, values, weight)
+        got = with_gradients(selective_scan, [v.float() for v in values], weight.float())
     finally:
         torch.set_num_threads(before)
     for w, g in zip(want, got, strict=True):
         assert float((w - g).abs().max()) <= 1e-5 * float(w.abs().max())
+
+
+@pytest.mark.parametrize("length", [1, 40, kernels.CHUNK + 3])
+@pytest.mark.parametrize("width", [32, 21])
+def test_softplus_and_gate_inside_equal_a_float64_loop_to_1e_5(length: int, width: int) -> None:
+    """B, C and the gate are slices of wider tensors, as in a block."""
+    x, _, a, _, _, skip = inputs(3, length, width, 16)
+    step = torch.randn(x.shape, dtype=torch.float64) * 2 - 3
+    parts = torch.randn(3, length, 40, dtype=torch.float64)
+    gate = torch.randn(3, length, 2 * width, dtype=torch.float64)[..., width:]
+    values = [x, step, a, parts[..., 8:24], parts[..., 24:], skip, gate]
+    weight = torch.randn(x.shape, dtype=torch.float64)
+    leaves = [v.clone().requires_grad_() for v in values]
+    y = fused_loop(*leaves)
+    want = [y.detach(), *torch.autograd.grad((y * weight).sum(), leaves)]
+    small = [v.float() for v in values]
+    for scan in (reference, selective_scan):
+        got = with_gradients(scan, small, weight.float(), softplus=True)
+        for w, g in zip(want, got, strict=True):
+            assert w.shape == g.shape
+            assert float((w - g).abs().max()) <= 1e-5 * float(w.abs().max())
 
 
 def test_no_overflow_at_length_4096_and_strong_decay() -> None:
@@ -109,6 +150,57 @@ def test_no_overflow_at_length_4096_and_strong_decay() -> None:
     assert all(bool(torch.isfinite(v).all()) for v in (y, *gradients))
     want = reference(*(v.detach().double() for v in leaves))
     assert float((y.detach() - want).abs().max()) <= 1e-5 * float(want.abs().max())
+
+
+def adjoint(values: list[Tensor], gy: np.ndarray) -> list[np.ndarray]:
+    """y and the gradients of one sequence, by the recurrence and its adjoint written out."""
+    x, dt, a, b, c, skip = (v.numpy()[0] if v.dim() == 3 else v.numpy() for v in values)
+    states = [np.zeros_like(a)]
+    for t in range(len(x)):
+        states.append(np.exp(dt[t, :, None] * a) * states[-1] + (dt[t] * x[t])[:, None] * b[t])
+    y = np.stack([states[t + 1] @ c[t] + skip * x[t] for t in range(len(x))])
+    gx, gdt, ga, gb, gc = (np.zeros_like(v) for v in (x, dt, a, b, c))
+    carry = np.zeros_like(a)
+    for t in reversed(range(len(x))):
+        gh = gy[t, :, None] * c[t] + carry
+        carry = gh * np.exp(dt[t, :, None] * a)
+        q = carry * states[t]
+        ga += q * dt[t, :, None]
+        gb[t], gc[t] = gh.T @ (dt[t] * x[t]), states[t + 1].T @ gy[t]
+        gdt[t], gx[t] = (q * a).sum(1) + x[t] * (gh @ b[t]), dt[t] * (gh @ b[t]) + gy[t] * skip
+    return [y[None], gx[None], gdt[None], ga, gb[None], gc[None], (gy * x).sum(0)]
+
+
+def test_length_4096_at_training_width_equals_the_float64_loop() -> None:
+    values = inputs(1, 4096, 256, 16)
+    weight = torch.randn(1, 4096, 256, dtype=torch.float64)
+    want = adjoint(values, weight[0].numpy())
+    got = with_gradients(selective_scan, [v.float() for v in values], weight.float())
+    for w, g in zip(want, got, strict=True):
+        assert w.shape == g.shape and bool(torch.isfinite(g).all())
+        assert np.abs(w - g.numpy()).max() <= 1e-5 * np.abs(w).max()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
+def test_memory_grows_linearly_with_length() -> None:
+    """Peak memory of a forward and a backward in a process of its own, at 1, 4 and 8 thousand positions."""
+    program = """
+import torch
+from causegrid.models.scan import selective_scan
+torch.set_num_threads(1)
+for length in (1024, 4096, 8192):
+    wide = [torch.rand(1, length, 256, requires_grad=True) for _ in range(3)]
+    b, c = (torch.rand(1, length, 16, requires_grad=True) for _ in range(2))
+    a = -torch.rand(256, 16)
+    y = selective_scan(wide[0], wide[1], a, b, c, torch.rand(256), softplus=True, gate=wide[2])
+    torch.autograd.grad(y.sum(), [*wide, b, c])
+    print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    low, middle, high = (1024 * int(line) for line in found.stdout.split())
+    activation = 4 * 256  # bytes of one position of one activation; quadratic: 8192 of them more a position
+    assert middle > low
+    assert (high - middle) / 4096 < 24 * activation
 
 
 def test_not_a_number_stays_visible() -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from causegrid.models.conv import CausalConv
+from causegrid.models.narrow import NarrowLinear
 from causegrid.models.norm import RMSNorm
 from causegrid.models.record import Model, models
 from causegrid.models.scan import selective_scan
@@ -43,7 +44,7 @@ class Mixer(nn.Module):
         self.conv1d = CausalConv(width, taps) if conv else nn.Identity()
         self.act = nn.SiLU()
         self.x_proj = nn.Linear(width, rank + 2 * n_state, bias=False)
-        self.dt_proj = nn.Linear(rank, width)
+        self.dt_proj = NarrowLinear(rank, width)
         self.A_log = nn.Parameter(torch.arange(1.0, n_state + 1).log().repeat(width, 1))  # (E, N)
         self.D = nn.Parameter(torch.ones(width))
         self.out_proj = nn.Linear(width, d_model, bias=False)

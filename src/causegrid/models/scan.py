@@ -44,7 +44,7 @@ def reference(
     initial: Tensor | None = None,
     on_state: OnState | None = None,
 ) -> Tensor:
-    """The scan as a loop over positions: x, dt, gate (B, L, E), A (E, N) <= 0, B, C (B, L, N), D (E,) -> (B, L, E).
+    """The scan as a loop: x, dt, gate (B, L, E), A (E, N) <= 0, B, C (B, L, N), D (E,) -> (B, L, E).
 
     `initial` (B, E, N) is the state before the first position (zero when None).  `on_state(t, h)` sees the
     state h (B, E, N) after position t and returns the one to go on with: the place to record or edit it.

@@ -3,8 +3,8 @@
 torch's OpenMP threads keep spinning for some milliseconds after each operation; a second pool of threads
 then shares the cores with them and gains little (Mamba's step gained 15 % from a second core that way).  So
 the kernels run as one more parallel region of the OpenMP library torch has loaded, on the same threads and
-on as many as torch was told to use.  Where that library does not offer GNU's entry point (Windows), threads of
-Python stand in.
+on as many as torch was told to use.  Where that library lacks GNU's entry point (Windows), threads of Python
+stand in.
 """
 
 from __future__ import annotations
