@@ -40,8 +40,8 @@ def curve(
 
 def scans(length: int, batch: int) -> dict[str, Callable[[], list[Tensor]]]:
     """Forward and backward of each scan at d 128, expansion 2: functions that give y and all gradients."""
-    from causegrid.models.mamba2 import ssd
     from causegrid.models.scan import selective_scan
+    from causegrid.models.ssd import ssd
 
     rng = torch.Generator().manual_seed(length)
     channels, heads = 256, 8
@@ -57,7 +57,7 @@ def scans(length: int, batch: int) -> dict[str, Callable[[], list[Tensor]]]:
     one += [normal(batch, length, 16), normal(batch, length, 16), normal(channels)]
     two = [normal(batch, length, heads, 32), steps_of(batch, length, heads)]
     two += [-torch.arange(1.0, heads + 1).requires_grad_()]
-    two += [normal(batch, length, 1, 64), normal(batch, length, 1, 64)]
+    two += [normal(batch, length, 1, 64), normal(batch, length, 1, 64), normal(heads)]
     two = [v.detach().requires_grad_() for v in two]
 
     def both(scan: Callable[..., Tensor], given: list[Tensor]) -> Callable[[], list[Tensor]]:
