@@ -172,11 +172,11 @@ def generic_classes(
     size, leave_out = usable_ids(model)
     batch = repeated_pairs(size, n=n, length=length, seed=seed, leave_out=leave_out)
     classes = generic_screens()
-    weights = position_weights(batch, classes, rules)
     masses = np.zeros((len(classes) + 1, model.n_layers, model.n_heads))
     step = max(1, TOKENS_PER_BATCH // length)
     for start in range(0, n, step):
-        part = slice(start, start + step)
-        rows = query_rows(model, torch.from_numpy(batch.tokens[part]))  # (n_layers, b, H, L)
-        masses += class_masses(rows.float().cpu().numpy(), weights[part])
+        tokens, first = batch.tokens[start : start + step], batch.first[start : start + step]
+        weights = position_weights(RepeatedPairs(tokens=tokens, first=first), classes, rules)
+        rows = query_rows(model, torch.from_numpy(tokens))  # (n_layers, b, H, L)
+        masses += class_masses(rows.float().cpu().numpy(), weights)
     return classify(masses / n, classes, rules, n=n, length=length)
