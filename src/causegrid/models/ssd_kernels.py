@@ -34,6 +34,22 @@ _up: Any = _once(up)
 
 
 @_once
+def _clear(rows: Any, first: int, last: int) -> None:
+    """rows[first:last] = 0.  (Loops, because an assigned slice takes numba a second to compile.)"""
+    for t in range(first, last):
+        for p in range(0, rows.shape[1], WIDTH):
+            store(rows, (t, p), splat(_f32(0.0)))
+
+
+@_once
+def _copy(out: Any, rows: Any) -> None:
+    """out[:] = rows."""
+    for t in range(rows.shape[0]):
+        for p in range(0, rows.shape[1], WIDTH):
+            store(out, (t, p), load(rows, (t, p)))
+
+
+@_once
 def _rows(out: Any, flat: Any, base: int, stride: int, n: int, width: int) -> None:
     """out[:n, :width] = rows of `flat`; the rows up to the next multiple of 4 become zero."""
     whole = width - width % WIDTH
@@ -43,7 +59,7 @@ def _rows(out: Any, flat: Any, base: int, stride: int, n: int, width: int) -> No
             store(out, (t, p), load(flat, (at + p,)))
         for p in range(whole, width):
             out[t, p] = flat[at + p]
-    out[n : _up(n, 4)] = 0.0
+    _clear(out, n, _up(n, 4))
 
 
 @_once
@@ -63,7 +79,7 @@ def _scaled(out: Any, x: Any, by: Any, n: int) -> None:
     for t in range(n):
         for p in range(0, x.shape[1], WIDTH):
             store(out, (t, p), by[t] * load(x, (t, p)))
-    out[n : _up(n, 4)] = 0.0
+    _clear(out, n, _up(n, 4))
 
 
 @_once
@@ -72,7 +88,9 @@ def _turned(out: Any, x: Any, n: int, width: int) -> None:
     for t in range(n):
         for p in range(width):
             out[p, t] = x[t, p]
-    out[:, n : _up(n, WIDTH)] = 0.0
+    for p in range(width):
+        for t in range(n, _up(n, WIDTH)):
+            out[p, t] = 0.0
 
 
 @_once
@@ -92,7 +110,7 @@ def _decays(decay: Any, since: Any, until: Any, step: Any, dt: Any, a: Any) -> N
         step[t] = dt[t] * a * _f32(LOG2E)
     for t in range(0, n, WIDTH):
         store(step, (t,), exp2(load(step, (t,))))
-    decay[row] = 0.0
+    _clear(decay, row, row + 1)
     for t in range(n):
         for s in range(0, t, WIDTH):
             store(decay, (row, s), step[t] * load(decay, (row, s)))
@@ -101,8 +119,9 @@ def _decays(decay: Any, since: Any, until: Any, step: Any, dt: Any, a: Any) -> N
             store(decay, (t, s), load(decay, (row, s)))
         product *= step[t]
         since[t] = product
-    decay[n : _up(n, 4)] = 0.0
-    until[:n] = decay[row, :n]
+    _clear(decay, n, _up(n, 4))
+    for t in range(n):
+        until[t] = decay[row, t]
 
 
 def _forward_loop(
@@ -130,7 +149,7 @@ def _forward_loop(
     bl = np.zeros((rows, deep), np.float32)
     cl = np.zeros((rows, deep), np.float32)
     bt = np.zeros((deep, columns), np.float32)
-    s = np.zeros((rows, columns), np.float32)
+    spare = np.zeros((rows, columns), np.float32)
     m = np.zeros((rows + 1, columns), np.float32)
     xl = np.zeros((rows, wide), np.float32)
     u = np.zeros((rows, wide), np.float32)
@@ -143,7 +162,8 @@ def _forward_loop(
         np.zeros(rows, np.float32),
     )
     for i in range(low, high):
-        h[:] = 0.0
+        for e in range(heads):
+            _clear(h[e], 0, deep)
         for k in range((length + chunk - 1) // chunk):
             t0 = k * chunk
             n = min(chunk, length - t0)
@@ -152,9 +172,8 @@ def _forward_loop(
                 _rows(cl, c, i * cs[0] + t0 * cs[1] + g * cs[2], cs[1], n, n_state)
                 _rows(bl, b, i * bs[0] + t0 * bs[1] + g * bs[2], bs[1], n, n_state)
                 _turned(bt, bl, n, n_state)
+                s = products[i, k, g] if keep else spare
                 product(s, cl, bt, n4, columns, n_state, LOWER_OUT, False)
-                if keep:
-                    products[i, k, g] = s
                 for e in range(g * share, (g + 1) * share):
                     _decays(m, since, until, step, dt[i, t0 : t0 + n, e], a[e])
                     for t in range(n4):
@@ -166,7 +185,7 @@ def _forward_loop(
                     if carried:
                         he = h[e]
                         if keep:
-                            states[i, k, e] = he
+                            _copy(states[i, k, e], he)
                         _scaled(past, cl, since, n)
                         product(o, past, he, n4, wide, n_state, FULL, True)
                         _scaled(past, bl, until, n)
@@ -236,7 +255,8 @@ def _backward_loop(
         np.zeros(rows, np.float32),
     )
     for i in range(low, high):
-        gh[:] = 0.0
+        for e in range(heads):
+            _clear(gh[e], 0, deep)
         for k in range((length + chunk - 1) // chunk - 1, -1, -1):
             t0 = k * chunk
             n = min(chunk, length - t0)
@@ -245,9 +265,9 @@ def _backward_loop(
                 _rows(cl, c, i * cs[0] + t0 * cs[1] + g * cs[2], cs[1], n, n_state)
                 _rows(bl, b, i * bs[0] + t0 * bs[1] + g * bs[2], bs[1], n, n_state)
                 s = products[i, k, g]
-                gs[:] = 0.0
-                gbl[:] = 0.0
-                gcl[:] = 0.0
+                _clear(gs, 0, rows)
+                _clear(gbl, 0, rows)
+                _clear(gcl, 0, rows)
                 for e in range(g * share, (g + 1) * share):
                     _decays(m, since, until, step, dt[i, t0 : t0 + n, e], a[e])
                     _rows(xl, x, i * xs[0] + t0 * xs[1] + e * xs[2], xs[1], n, width)
@@ -262,7 +282,7 @@ def _backward_loop(
                             store(gs, (t, q), load(gs, (t, q)) + grad * decay)
                             store(gm, (t, q), grad * value)
                             store(m, (t, q), value)
-                    crossing[:] = 0.0
+                    _clear(crossing, 0, 1)
                     for t in range(n - 1, -1, -1):  # dt_t A: whatever goes from before t to t or later
                         o = splat(_f32(0.0))
                         for q in range(0, t + 1, WIDTH):
@@ -309,7 +329,7 @@ def _backward_loop(
                         for p in range(0, wide, WIDTH):
                             store(gu, (t, p), now * load(gu, (t, p)) + skip[e] * load(gl, (t, p)))
                     _put(gx, i, t0, e, gu, n, width)
-                gs[n:n4] = 0.0
+                _clear(gs, n, n4)
                 product(gcl, gs, bl, n4, deep, n4, LOWER, True)
                 product(gbl, gs.T, cl, n4, deep, n, UPPER, True)
                 _put(gb, i, t0, g, gbl, n, n_state)
