@@ -26,6 +26,7 @@ from causegrid.models.record import Model
 from causegrid.sites.table import attention, table
 
 NAME = "causegrid-rows"
+_switchable: set[tuple[type, str]] = set()  # classes that took an implementation by transformers' own door
 _sink: ContextVar[Callable[[nn.Module, Tensor], None] | None] = ContextVar("rows", default=None)
 
 
@@ -72,15 +73,21 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 def implementation(module: Any, name: str) -> Iterator[None]:
     """Run a Hugging Face module with another attention implementation, restored at exit."""
     before = module.config._attn_implementation
-    module.set_attn_implementation(name)
+    key = (type(module), name)
+    if key in _switchable:  # transformers reads the class's source file each time it is asked
+        module.config._attn_implementation = name
+    else:
+        module.set_attn_implementation(name)
     try:
-        if module.config._attn_implementation != name:
+        if module.config._attn_implementation == name:
+            _switchable.add(key)
+        else:
             raise InputError(
                 f"{type(module).__name__} does not use transformers' attention registry: no rows to read"
             )
         yield
     finally:
-        module.set_attn_implementation(before)
+        module.config._attn_implementation = before
 
 
 @contextmanager
