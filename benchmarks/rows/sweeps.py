@@ -1,69 +1,46 @@
-"""Head-ablation sweeps against plain hooks, TransformerLens, nnsight and pyvene.
+"""Head-ablation sweep of one cell on SmolLM2-135M against plain hooks, TransformerLens, nnsight and pyvene.
 
-`sweep-smollm2`: every head set of one pattern-selectivity cell on the bundled SmolLM2-135M: the five competing
-groups, all their unions, every single head, 399 matched draws a group, zero ablation, 64 IOI prompts.  Twice:
-all head sets (equal work), and the cell as the study runs it, each group's null stopped once it is plain.
-`sweep-neox`: every single head of a small GPT-NeoX with a vocabulary of 50,304.
+Every head set of one pattern-selectivity cell: the five competing groups, all their unions, every single head,
+399 matched draws a group, zero ablation, 64 IOI prompts.  Twice: all head sets (equal work), and the cell as
+the study runs it, each group's null stopped once it is plain.
 
 The plain loop costs the same for every head set, so it runs on a seeded sample of them, in turns with ours
-(`interplay.py`), and is multiplied by their number; so are the other tools, next to the plain loop.  All
-parties have the same weights, tokens, batch and threads; the other tools compute the logits of every
-position, as their users get them.  Only the sweeps are timed, not the choice of the groups.
+(`interplay.py`), and is multiplied by their number; so are the other tools, next to the plain loop.  Only the
+sweeps are timed, not the choice of the groups.
 """
 
 from __future__ import annotations
 
-import copy
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-import transformers
 
 from benchmarks import timing
-from benchmarks.bench import Figure, Note, Result, Say, figure, row
-from benchmarks.competitors import env
+from benchmarks.bench import Figure, Note, Result, Say, row
 from benchmarks.competitors.client import Competitor
-from benchmarks.competitors.plain import Plain
 from benchmarks.interplay import Pauses
-from benchmarks.workload import Job, Work, cell_jobs, metric_oracle, sample, smollm2, tiny, unions
+from benchmarks.parties import (
+    LOGIT_TOLERANCE,
+    METRIC_TOLERANCE,
+    PLAIN,
+    THREADS,
+    TINY,
+    TOOLS,
+    Party,
+    conditions,
+    off_from_plain,
+    off_from_tool,
+    tools,
+    turn,
+)
+from benchmarks.workload import Job, Work, cell_jobs, sample, smollm2, tiny, unions
 from causegrid.evidence import verdict
 from causegrid.interventions.heads import Ablator
-from causegrid.interventions.metrics import METRICS
-from causegrid.interventions.sweep import Condition, Planner
+from causegrid.interventions.sweep import Planner
 from causegrid.studies.pattern.matched_null import matched_null
-
-THREADS = 2
-PLAIN = "a loop over plain hooks, full logits"
-TOOLS = {
-    "with_transformer_lens": "TransformerLens",
-    "with_nnsight": "nnsight",
-    "with_pyvene": "pyvene",
-}
-METRIC_TOLERANCE, LOGIT_TOLERANCE = 1e-5, 1e-4
-TINY: dict[str, Any] = dict(heads=4, width=64, vocabulary=500, n_prompts=16, length=8)
-
-
-class Party:
-    """Plain hooks on a copy of the model, one head set at a time, timed with the metrics it is run for."""
-
-    def __init__(self, work: Work, *, last: bool = False) -> None:
-        self.plain = Plain(copy.deepcopy(work.model.module), work.tokens, last=last)
-        pairs = zip(work.prompts.answers, work.prompts.foils, strict=True)
-        self.targets = [(torch.as_tensor(a), torch.as_tensor(f)) for a, f in pairs]
-
-    def __call__(self, job: Job) -> float:
-        start = time.perf_counter()
-        logits = self.plain.last_logits(job.layers)  # (B, V)
-        chance = torch.softmax(logits, dim=-1)
-        picked = [(logits[i, a], logits[i, f], chance[i, a]) for i, (a, f) in enumerate(self.targets)]
-        _ = [(float(a.mean() - f.mean()), float(p.sum())) for a, f, p in picked], logits.argmax(dim=-1)
-        return time.perf_counter() - start
 
 
 class Watched(Ablator):
@@ -73,54 +50,6 @@ class Watched(Ablator):
 
     def table(self, groups: Any, mode: Any = "zero", **options: Any) -> pd.DataFrame:
         return super().table(groups, mode, **{"progress": self.pauses, **options})
-
-
-@contextmanager
-def tools(work: Work, folder: str, say: Say, *, quick: bool) -> Iterator[dict[str, Competitor]]:
-    """The other tools on the same weights and tokens, each in a process; none in a quick run."""
-    with ExitStack() as scope:
-        found: dict[str, Competitor] = {}
-        if not quick:
-            python = env.python(say)
-            where = env.scratch(f"models/{folder}")
-            transformers.utils.logging.disable_progress_bar()
-            work.model.module.save_pretrained(where)
-            if work.model.tokenizer is not None:
-                work.model.tokenizer.save_pretrained(where)
-            for tool in TOOLS:
-                say(f"starting {TOOLS[tool]}")
-                one = Competitor(python, tool, where, work.tokens.tolist(), threads=THREADS)
-                found[tool] = scope.enter_context(one)
-        yield found
-
-
-def turn(tool: Competitor) -> Callable[[Job], float]:
-    """A tool as a party of `Pauses`."""
-    return lambda job: tool.seconds([job.layers])[0]
-
-
-def conditions(ablator: Ablator, jobs: Sequence[Job], *, keyed: bool = True) -> list[Condition]:
-    """The jobs as conditions under zero ablation; without keys nothing is shared or remembered."""
-    made = ablator.conditions({f"{i} {j.name}": list(j.heads) for i, j in enumerate(jobs)}, "zero")
-    return made if keyed else [replace(c, keys=()) for c in made]
-
-
-def off_from_plain(plain: Plain, work: Work, values: Mapping[Job, np.ndarray]) -> float:
-    """Largest difference of any prompt's margin or answer probability from the plain loop's, over some jobs."""
-    worst = 0.0
-    for job, found in values.items():
-        for name, wanted in metric_oracle(plain.last_logits(job.layers), work.prompts).items():
-            worst = max(worst, float(np.abs(found[:, METRICS.index(name)] - wanted).max()))
-    return worst
-
-
-def off_from_tool(plain: Plain, tool: Competitor, jobs: Sequence[Job]) -> float:
-    """Largest difference of any last-position logit between a tool and the plain loop."""
-    theirs = tool.logits([j.layers for j in jobs])  # (K, B, V)
-    return max(
-        float(np.abs(plain.last_logits(j.layers).numpy() - t).max())
-        for j, t in zip(jobs, theirs, strict=True)
-    )
 
 
 def parts(jobs: Sequence[Job], groups: Sequence[str]) -> list[list[Job]]:
@@ -372,71 +301,3 @@ def _layers(work: Work, jobs: Sequence[Job], party: Party, quick: bool) -> Note:
         text=f"A head set of the null of {first} (blocks {where} of {work.model.n_layers}) takes, {text}.  "
         "Medians of two rounds in turns.",
     )
-
-
-@row("sweep-neox", title="Every single head of a small GPT-NeoX with a vocabulary of 50,304")
-def run_neox(quick: bool, say: Say) -> list[Result]:
-    """All single heads, ours and the plain loop in full every round, the other tools on a sample."""
-    with timing.threads(1 if quick else THREADS):
-        work = tiny("gpt_neox", **TINY) if quick else tiny("gpt_neox")
-        with tools(work, "neox", say, quick=quick) as others:
-            return _neox(work, others, quick, say)
-
-
-def _neox(work: Work, others: dict[str, Competitor], quick: bool, say: Say) -> list[Result]:
-    jobs = [Job("single", h, (h,)) for h in work.heads]
-    few = sample(jobs, 8)
-    party = Party(work)
-    rounds = 2 if quick else 7
-
-    def ours() -> dict[Job, np.ndarray]:
-        planner = Planner(work.model, work.prompts)
-        ablator = Ablator(work.model, work.prompts, planner=planner)
-        runs = planner.run(conditions(ablator, jobs))
-        return {job: values for job, (_, values) in zip(jobs, runs, strict=True)}
-
-    off = {tool: off_from_tool(party.plain, one, few[:4]) for tool, one in others.items()}
-    seconds: dict[str, list[float]] = {tool: [] for tool in others}
-
-    def tool_call(tool: str) -> Callable[[], None]:
-        return lambda: seconds[tool].append(sum(others[tool].seconds([j.layers for j in few])))
-
-    calls = [ours, lambda: [party(j) for j in jobs], *(tool_call(t) for t in others)]
-    mine, plain, *_ = timing.interleaved(*calls, rounds=rounds)
-    settings = f"{work.model.n_layers} blocks of {work.model.n_heads} heads, width {work.model.d_model}"
-    about = (
-        f"{len(jobs)} head sets, {len(work.prompts)} prompts of {work.tokens.shape[1]} tokens, {settings}."
-    )
-    common: dict[str, Any] = dict(kind="speedup", ours=mine, threads=torch.get_num_threads(), target=4.0)
-    name = "Every single head, small GPT-NeoX"
-    found: list[Result] = [
-        figure(
-            name,
-            PLAIN,
-            other=plain,
-            difference=off_from_plain(party.plain, work, ours()),
-            tolerance=METRIC_TOLERANCE,
-            note=about
-            + "  The clean pass is in our time.  Equal: margin and answer probability of every prompt.",
-            **common,
-        )
-    ]
-    for tool, one in others.items():
-        scaled = np.asarray(seconds[tool][-rounds:]) * len(jobs) / len(few)
-        found.append(
-            figure(
-                name,
-                f"{TOOLS[tool]} {one.version}",
-                other=scaled,
-                difference=off[tool],
-                tolerance=LOGIT_TOLERANCE,
-                note=f"{len(few)} head sets timed each round, multiplied to {len(jobs)}.",
-                **common,
-            )
-        )
-    if not others:
-        found.append(Note(title=f"{name}: other tools", text="Skipped in a quick run."))
-    for one_found in found:
-        if isinstance(one_found, Figure):
-            say(f"{one_found.against}: {one_found.ratio:.2f} x, off by {one_found.difference:.1e}")
-    return found

@@ -16,7 +16,7 @@ from benchmarks import bench, interplay
 from benchmarks.competitors.client import Competitor
 from benchmarks.competitors.plain import Plain, projections
 from benchmarks.interplay import Pauses
-from benchmarks.rows import sweep_scaling, sweeps
+from benchmarks.rows import sweep_neox, sweep_scaling, sweeps
 from benchmarks.workload import Job, cell_jobs, metric_oracle, sample, tiny, unions
 
 TINY = dict(layers=3, heads=4, width=32, vocabulary=97, n_prompts=6, length=5)
@@ -118,7 +118,7 @@ def test_a_worker_that_dies_says_why(tmp_path: Path) -> None:
         Competitor(Path(sys.executable), "no_such_tool", tmp_path, [[1]], threads=1)
 
 
-@pytest.mark.parametrize("run", [sweeps.run_smollm2, sweeps.run_neox, sweep_scaling.run])
+@pytest.mark.parametrize("run", [sweeps.run_smollm2, sweep_neox.run, sweep_scaling.run])
 def test_the_rows_run_at_tiny_sizes(run: object) -> None:
     said: list[str] = []
     found = run(True, said.append)  # type: ignore[operator]
