@@ -46,3 +46,14 @@ CITIES: tuple[str, ...] = _words(
     Barcelona Stockholm Oslo Copenhagen Geneva Zurich Cambridge Oxford Bristol Cleveland Pittsburgh Baltimore
     """
 )
+
+EVENTS: tuple[str, ...] = _words(
+    """
+    war battle conflict siege campaign struggle peace truce reign rule empire dynasty government administration
+    presidency reform movement revolution crisis strike protest debate dispute trial investigation inquiry
+    project program plan study survey research experiment construction work operation mission expedition journey
+    voyage tour trip pilgrimage festival exhibition season series show performance concert training course
+    education marriage friendship partnership alliance agreement treaty contract deal loan lease sale trade
+    boycott blockade occupation raid invasion flood drought famine plague epidemic illness treatment
+    """
+)
