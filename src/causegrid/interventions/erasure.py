@@ -50,7 +50,8 @@ def erased_behaviour(
     if spot.kind != "resid_post" or spot.position is not None:
         raise InputError(f"subspaces are erased at block outputs (L2.resid_post), not at {spot}")
     ids = token_ids(model, tokens)
-    states = torch.as_tensor(np.asarray(labels)).to(model.device)
+    given = labels if isinstance(labels, Tensor) else torch.as_tensor(np.asarray(labels))
+    states = given.to(model.device)
     if states.shape != ids.shape:
         raise InputError(f"labels of shape {tuple(states.shape)} for token ids of shape {tuple(ids.shape)}")
     erasers = [_eraser(model, spot, basis, mean, mode) for basis in bases]

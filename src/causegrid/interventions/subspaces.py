@@ -174,8 +174,8 @@ def erase_from(x: A, basis: Array, mean: Array | None, mode: Mode = "mean") -> A
         y = x.to(work)
         centred = y if mode == "origin" else y - torch.as_tensor(mean).to(x.device, work)
         return (y - (centred @ q) @ q.T).to(x.dtype)
-    q_np = np.asarray(basis).astype(x.dtype)
-    delta = x if mode == "origin" else x - np.asarray(mean).astype(x.dtype)
+    q_np = _tensor(basis).numpy().astype(x.dtype)
+    delta = x if mode == "origin" else x - _tensor(mean).numpy().astype(x.dtype)
     erased: NDArray[Any] = x - (delta @ q_np) @ q_np.T
     return erased
 

@@ -4,6 +4,7 @@ Design choices:
 - The module is called as it is; nothing is left behind.  Evaluation mode is set for the call and every
   submodule gets back the mode it had.
 - `torch.no_grad`, not inference mode: inference tensors cannot be written to afterwards, and edits do.
+- cuDNN computes in full float32, not in TF32 (`full_float32`), so that a GPU's logits are the CPU's.
 - No cache: a cached key or state from an earlier call would make a forward depend on the one before it.
 - Padding is on the left only, and the mask always comes with the positions derived from it: without them
   a model with absolute positions shifts its logits by several units.  Models that are not known to ignore
@@ -45,6 +46,24 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for part in training:
             part.training = True
+
+
+@contextmanager
+def full_float32() -> Iterator[None]:
+    """cuDNN without TF32 inside: torch allows it there by default, and it cuts the products of a float32
+    LSTM, GRU or convolution to half precision's 10 bits.  Matrix products are left as the caller set them.
+    """
+    cudnn: Any = torch.backends.cudnn
+    try:
+        before = cudnn.allow_tf32
+    except RuntimeError:  # set part by part through torch's newer flags: somebody's choice
+        yield
+        return
+    cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        cudnn.allow_tf32 = before
 
 
 @functools.cache
@@ -170,10 +189,11 @@ def call(model: Model, tokens: Any, *, mask: Any = None, last: bool = False) -> 
     Neither the mode nor gradients are touched: `logits` is this in evaluation mode without gradients.
     """
     given = arguments(model, tokens, mask=mask, last=last)
-    if model.is_hf:
-        out: Tensor = model.module(**given).logits
-    else:
-        out = model.module(given.pop("tokens"), **given)
+    with full_float32():
+        if model.is_hf:
+            out: Tensor = model.module(**given).logits
+        else:
+            out = model.module(given.pop("tokens"), **given)
     return out[:, -1] if last and out.dim() == 3 else out
 
 

@@ -69,11 +69,12 @@ def model(
 def untrained(model: Model, seed: int = 0) -> Model:
     """The same sizes with fresh weights from `seed`, same device and dtype (the probe's baseline).
 
-    The global random state is left as it was.
+    The global random state is left as it was: weights are drawn on the CPU, whose generator alone is seeded
+    (`torch.manual_seed` would reset a GPU's too, and `devices=[]` would not put it back).
     """
     first = next(model.module.parameters())
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         if model.is_hf:
             config = copy.deepcopy(model.module.config)
             with quiet():

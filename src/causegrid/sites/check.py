@@ -126,11 +126,23 @@ def _unchanged(model: Model, ids: Tensor, kind: str, reason: str) -> Outcome:
         if kind == "state":
             scale = float(clean.abs().max())
             return _within(_gap(clean, inside) / scale, _tolerance(model, 1e-5), "run in steps, relative")
-        if not torch.equal(clean, inside):
-            return Outcome(result="fail", value=_gap(clean, inside), detail="an empty edit moved the logits")
-        return Outcome(result="ok", value=0.0, detail="bit for bit")
+        return _same(model, ids, clean, inside, "an empty edit moved the logits", "bit for bit")
 
     return _run(test, model, ids)
+
+
+def _same(model: Model, ids: Tensor, clean: Tensor, other: Tensor, wrong: str, right: str) -> Outcome:
+    """Bit equality, on a device that has it: where two plain runs already differ (sums in no fixed order, as
+    of experts on some GPUs) nothing can be equal, and no more than that difference is asked."""
+    if torch.equal(clean, other):
+        return Outcome(result="ok", value=0.0, detail=right)
+    moved = _gap(clean, other)
+    plain = max(_gap(clean, logits(model, ids)) for _ in range(4))
+    if moved <= 2 * plain:
+        return Outcome(
+            result="ok", value=moved, detail=f"not bit for bit: plain runs differ by {plain:.1g}"
+        )
+    return Outcome(result="fail", value=moved, detail=wrong)
 
 
 def _editable(layer: int, kind: str) -> Site:
@@ -217,9 +229,8 @@ def _restored(model: Model, ids: Tensor) -> Outcome:
     with edit(model, [zero(_editable(layer, kind)) for layer in range(model.n_layers) for kind in kinds]):
         logits(model, ids)
     after = logits(model, ids)
-    if not torch.equal(clean, after):
-        return Outcome(result="fail", value=_gap(clean, after), detail="the edit left something behind")
-    return Outcome(result="ok", value=0.0, detail=f"after zeroing {', '.join(kinds)}: bit for bit")
+    detail = f"after zeroing {', '.join(kinds)}: bit for bit"
+    return _same(model, ids, clean, after, "the edit left something behind", detail)
 
 
 def _lens(model: Model, ids: Tensor) -> Outcome:
@@ -238,8 +249,9 @@ def _prefix(model: Model, ids: Tensor) -> Outcome:
     for upto, residual in enumerate(stored.values()):
         with skip_blocks(model, upto, residual):
             reused = logits(model, ids)
-        if not torch.equal(clean, reused):
-            return Outcome(result="fail", value=_gap(clean, reused), detail=f"skipping up to block {upto}")
+        found = _same(model, ids, clean, reused, f"skipping up to block {upto}", "")
+        if found.result == "fail" or found.value:
+            return found
     return Outcome(result="ok", value=0.0, detail="every block boundary, bit for bit")
 
 

@@ -76,7 +76,7 @@ def skip_blocks(model: Model, upto: int, stored: Tensor) -> Iterator[None]:
                 f"{tuple(hidden.shape)}"
             )
         used[0] += 1
-        return stored
+        return stored.to(hidden.device)
 
     if upto == 0:
         handle = tap(stack[0], "input", give)

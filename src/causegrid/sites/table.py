@@ -198,8 +198,9 @@ def readout(model: Model, resid: Tensor) -> Tensor:
     layout = table(model)
     head = _lookup(model, model.module, layout.head)
     with torch.no_grad():
-        normed = _lookup(model, model.module, layout.norm)(resid) if layout.norm else resid
         weight = next(head.parameters())
+        resid = resid.to(weight.device)
+        normed = _lookup(model, model.module, layout.norm)(resid) if layout.norm else resid
         logits: Tensor = head(normed.to(weight.dtype)).float()
     return logits
 
