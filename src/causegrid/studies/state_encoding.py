@@ -99,7 +99,7 @@ class StateEncoding(Study):
     """The protocol of study S."""
 
     name = "state-encoding"
-    version = 1
+    version = 2
     note = "train, probe every layer, erase, refit the probe (arXiv 2606.00926, both versions)"
     config_type = StateEncodingConfig
     cell_type = StateCell
