@@ -231,9 +231,10 @@ def _missed(parts: Sequence[Part]) -> list[str]:
         for f in part.of(Figure):
             if f.met is False:
                 by = f.target / f.ratio if f.kind == "speedup" else f.ratio / f.target
-                why = f" {f.note}" if f.note and part.name != FLOORS else ""
+                what = "its floor" if part.name == FLOORS else f.against
+                why = f" {f.note}" if f.note else ""
                 lines.append(
-                    f"- **{f.name}** on {f.threads} thread{'s' * (f.threads > 1)} against {f.against}: "
+                    f"- **{f.name}** on {f.threads} thread{'s' * (f.threads > 1)} against {what}: "
                     f"{ratio(f)}, target {target(f)}: short by a factor of {by:.2f}.{why}"
                 )
     return ["## Missed targets", "\n".join(lines) if lines else "None."]
@@ -268,7 +269,7 @@ def _growth(parts: Sequence[Part]) -> list[str]:
     for part in parts:
         for curve in part.of(Curve):
             rows = [
-                [name, f"{v:.2f}", f"{low:.2f} - {high:.2f}"]
+                [name, f"{v:.2f}", f"{low:.2f} to {high:.2f}"]
                 for name, (v, low, high) in curve.exponent.items()
             ]
             blocks += [f"### {curve.name}", f"![{curve.name}, log-log](performance/{slug(curve.name)}.svg)"]

@@ -6,15 +6,17 @@ measured copy bandwidth: forward it reads x, dt, B, C and writes y; backward it 
 gradient and writes the gradients of the four.
 
 Rates are measured in the same round as the step, over the model's own matrix shapes and 1024^3, and the
-fastest counts.  A step is all of `causegrid.train`'s: forward, loss, backward, clipping, AdamW.
+fastest counts.  The step's matrix products alone are timed beside it: what they take above the floor no
+layer, loss or optimizer can win back.  A step is all of `causegrid.train`'s: forward, loss, backward, clipping, AdamW.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from benchmarks import machine, steps, timing
 from benchmarks.bench import Note, Result, Say, figure, row
@@ -44,6 +46,23 @@ def shapes(model: Any, tokens: int) -> list[tuple[int, int, int]]:
     return [machine.SQUARE, *sorted(s for s in found if min(s) >= 64)]
 
 
+def bare_products(model: Any, tokens: int) -> Callable[[], None]:
+    """The step's matrix products and nothing else: for each weight y = x W', gx = gy W, gW = gy' x."""
+    layers = (m for m in model.module.modules() if isinstance(m, torch.nn.Linear | torch.nn.RNNBase))
+    made = []
+    for weight in (p for m in layers for p in m.parameters(recurse=False) if p.dim() == 2):
+        width_out, width_in = weight.shape
+        made.append((torch.randn(tokens, width_in), torch.randn(tokens, width_out), weight.detach()))
+
+    def call() -> None:
+        for x, gy, weight in made:
+            torch.mm(x, weight.t())
+            torch.mm(gy, weight)
+            torch.mm(gy.t(), x)
+
+    return call
+
+
 @row("floors", title="Training steps against the machine's floor")
 def run(quick: bool, say: Say) -> Sequence[Result]:
     """All five families at their natural sizes, on one thread and on two."""
@@ -58,15 +77,18 @@ def run(quick: bool, say: Say) -> Sequence[Result]:
         step = steps.training_step(model.module, tokens, labels)
         flops = products(model.n_params, tokens.numel())
         moved = scan_bytes(model.config, tokens.numel()) if family == "mamba" else 0.0
+        bare = bare_products(model, tokens.numel())
         tried = shapes(model, tokens.numel())
         for threads in rates:
-            floors, taken = [], []
+            floors, taken, alone = [], [], []
             with timing.threads(threads):
-                timing.interleaved(step, rounds=1, warmup=2)
+                timing.interleaved(step, bare, rounds=1, warmup=2)
                 for _ in range(rounds):
                     rate = machine.sgemm(tried, seconds=patience)
                     speed = machine.copy_bandwidth(seconds=patience)
-                    taken.append(float(timing.interleaved(step, rounds=1, warmup=0)[0][0]))
+                    whole, products_s = timing.interleaved(step, bare, rounds=1, warmup=0)
+                    taken.append(float(whole[0]))
+                    alone.append(float(products_s[0]))
                     floors.append(flops / rate / 1e9 + moved / speed / 1e9)
                     rates[threads].append((rate, speed))
             found = figure(
@@ -79,7 +101,10 @@ def run(quick: bool, say: Say) -> Sequence[Result]:
                 threads=threads,
                 target=TARGETS[family],
                 note=f"{model.n_params:,} parameters, {tokens.shape[0]} x {tokens.shape[1]} tokens, "
-                f"{flops / 1e9:.2f} GFLOP" + (f", {moved / 1e6:.0f} MB through the scans" if moved else ""),
+                f"{flops / 1e9:.2f} GFLOP"
+                + (f", {moved / 1e6:.0f} MB through the scans" if moved else "")
+                + f". The bare matrix products of the step, one after another, take "
+                f"{timing.ratio(alone, floors)[0]:.2f} x the floor here.",
             )
             say(f"{found.name}, {threads} thread(s): {found.ratio:.2f} x its floor")
             results.append(found)

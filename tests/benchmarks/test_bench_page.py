@@ -35,7 +35,7 @@ def test_the_page_holds_the_results_in_order(results: Path, tmp_path: Path) -> N
     )
     assert "| Big step | 1 | 300 ms | 100 ms | <= 2 x | 3 x (2.9 - 3.2) | **no** |" in text
     assert "short by a factor of 1.50" in text
-    assert "| Slow | 2.00 | 1.90 - 2.10 |" in text
+    assert "| Slow | 2.00 | 1.90 to 2.10 |" in text
     assert "**Finding**: processes win" in text
     assert "matrix products 50 GFLOP/s" in text
     assert "2026-01-02, 3 minutes in all" in text
