@@ -17,7 +17,7 @@ from benchmarks import plots
 from benchmarks.bench import Curve, Equality, Figure, Note, Result, read
 from benchmarks.plots import slug, time
 
-ORDER = ("training_steps", "floors", "seeds", "sweeps", "screens", "probing", "startup")
+ORDER = ("training_steps", "floors", "seeds", "sweep-smollm2", "sweep-neox", "screens", "probing", "startup")
 FLOORS = "floors"
 BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
 
