@@ -40,8 +40,8 @@ def curve(
 
 def scans(length: int, batch: int) -> dict[str, Callable[[], list[Tensor]]]:
     """Forward and backward of each scan at d 128, expansion 2: functions that give y and all gradients."""
-    from causegrid.models.scan import selective_scan
-    from causegrid.models.ssd import ssd
+    from causegrid.models.ops.scan import selective_scan
+    from causegrid.models.ops.ssd import ssd
 
     rng = torch.Generator().manual_seed(length)
     channels, heads = 256, 8

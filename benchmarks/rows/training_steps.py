@@ -53,8 +53,8 @@ def pair(family: str, *, d_model: int, n_layers: int) -> tuple[nn.Module, nn.Mod
 
 def float64_loop(module: nn.Module) -> nn.Module:
     """The same weights in float64, with the recurrence as a loop over positions."""
-    from causegrid.models.scan import reference
-    from causegrid.models.ssd import ssd_steps
+    from causegrid.models.ops.scan import reference
+    from causegrid.models.ops.ssd import ssd_steps
 
     slow = copy.deepcopy(module).double()
     swapped = 0

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from causegrid.models import scan
 from causegrid.models.mamba import from_hf, make
+from causegrid.models.ops import scan
 
 
 def theirs() -> torch.nn.Module:

@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
-from causegrid.models.conv import CausalConv
-from causegrid.models.narrow import NarrowLinear
-from causegrid.models.norm import RMSNorm
+from causegrid.models.ops.conv import CausalConv
+from causegrid.models.ops.narrow import NarrowLinear
+from causegrid.models.ops.norm import RMSNorm
+from causegrid.models.ops.scan import selective_scan
 from causegrid.models.record import Model, models
-from causegrid.models.scan import selective_scan
 
 
 def step_bias(n: int) -> Tensor:

@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from causegrid.errors import InputError
-from causegrid.models.conv import CausalConv
-from causegrid.models.gated import GatedNorm
 from causegrid.models.mamba import MambaStack, step_bias
+from causegrid.models.ops.conv import CausalConv
+from causegrid.models.ops.gated import GatedNorm
+from causegrid.models.ops.ssd import ssd, ssd_steps
 from causegrid.models.record import Model, models
-from causegrid.models.ssd import ssd, ssd_steps
 
 __all__ = ["Mixer2", "make", "ssd", "ssd_steps"]
 

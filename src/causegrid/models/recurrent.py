@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from causegrid.models.ops.recurrence import GRU, LSTM
 from causegrid.models.record import Model, models
-from causegrid.models.recurrence import GRU, LSTM
 
 _CELLS: dict[str, type[LSTM] | type[GRU]] = {"lstm": LSTM, "gru": GRU}
 

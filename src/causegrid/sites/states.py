@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from causegrid.errors import InputError
 from causegrid.models.mamba2 import ssd_steps
-from causegrid.models.scan import reference
+from causegrid.models.ops.scan import reference
 
 
 @dataclass(eq=False)

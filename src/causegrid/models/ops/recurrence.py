@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from causegrid.models import gates as compiled
-from causegrid.models.lanes import WIDTH
-from causegrid.models.team import over_batch
+from causegrid.models.ops import gates as compiled
+from causegrid.models.ops.lanes import WIDTH
+from causegrid.models.ops.team import over_batch
 
 
 class GRU(nn.GRU):

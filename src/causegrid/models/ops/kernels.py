@@ -19,7 +19,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from causegrid.models.lanes import LN2, LOG2E, WIDTH, exp2, load, sigmoid, softplus, splat, store, total
+from causegrid.models.ops.lanes import LN2, LOG2E, WIDTH, exp2, load, sigmoid, softplus, splat, store, total
 
 Floats = NDArray[np.float32]
 

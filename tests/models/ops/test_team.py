@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from causegrid.models import team
+from causegrid.models.ops import team
 
 BIG = 1 << 20
 

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from causegrid.models import kernels
-from causegrid.models.lanes import compiled, padded
-from causegrid.models.team import over_batch, workers_for
+from causegrid.models.ops import kernels
+from causegrid.models.ops.lanes import compiled, padded
+from causegrid.models.ops.team import over_batch, workers_for
 
 EPS = 1e-5
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from causegrid.models import cuda
-from causegrid.models.ssd import ssd, ssd_chunks, ssd_steps
+from causegrid.models.ops import cuda
+from causegrid.models.ops.ssd import ssd, ssd_chunks, ssd_steps
 
 FORMS = (ssd, ssd_chunks, ssd_steps)
 
@@ -203,7 +203,7 @@ def pretend_cuda(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[int, ...],
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(cuda, "on_device", lambda v: True)
-    monkeypatch.setattr("causegrid.models.ssd.compiled", lambda *v: False)
+    monkeypatch.setattr("causegrid.models.ops.ssd.compiled", lambda *v: False)
     return calls
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from causegrid.models.lanes import WIDTH, load, splat, store
+from causegrid.models.ops.lanes import WIDTH, load, splat, store
 
 FULL = 0
 LOWER = 1  # a is lower triangular

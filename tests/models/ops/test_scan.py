@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from causegrid.models import kernels, team
-from causegrid.models.conv import CausalConv, causal_conv
-from causegrid.models.scan import reference, selective_scan
+from causegrid.models.ops import kernels, team
+from causegrid.models.ops.conv import CausalConv, causal_conv
+from causegrid.models.ops.scan import reference, selective_scan
 
 
 def inputs(
@@ -186,7 +186,7 @@ def test_memory_grows_linearly_with_length() -> None:
     """Peak memory of a forward and a backward in a process of its own, at 1, 4 and 8 thousand positions."""
     program = """
 import torch
-from causegrid.models.scan import selective_scan
+from causegrid.models.ops.scan import selective_scan
 torch.set_num_threads(1)
 for length in (1024, 4096, 8192):
     wide = [torch.rand(1, length, 256, requires_grad=True) for _ in range(3)]

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from causegrid.models import cuda, kernels
-from causegrid.models.lanes import compiled, padded
-from causegrid.models.team import over_batch, workers_for
+from causegrid.models.ops import cuda, kernels
+from causegrid.models.ops.lanes import compiled, padded
+from causegrid.models.ops.team import over_batch, workers_for
 
 
 def causal_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

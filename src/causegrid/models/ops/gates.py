@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from causegrid.models.lanes import LOG2E, WIDTH, exp2, load, splat, store
+from causegrid.models.ops.lanes import LOG2E, WIDTH, exp2, load, splat, store
 
 Floats = NDArray[np.float32]
 

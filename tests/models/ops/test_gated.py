@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from causegrid.models.gated import GatedNorm
+from causegrid.models.ops.gated import GatedNorm
 
 
 def formula(x: Tensor, gate: Tensor, weight: Tensor, groups: int) -> Tensor:

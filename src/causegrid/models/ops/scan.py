@@ -23,9 +23,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from causegrid.models import cuda, kernels
-from causegrid.models.lanes import compiled, padded
-from causegrid.models.team import over_batch, workers_for
+from causegrid.models.ops import cuda, kernels
+from causegrid.models.ops.lanes import compiled, padded
+from causegrid.models.ops.team import over_batch, workers_for
 
 OnState = Callable[[int, Tensor], Tensor]
 

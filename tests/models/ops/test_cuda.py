@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from causegrid.models import cuda, lanes
-from causegrid.models.conv import causal_conv
 from causegrid.models.mamba import make
-from causegrid.models.scan import reference, selective_scan
+from causegrid.models.ops import cuda, lanes
+from causegrid.models.ops.conv import causal_conv
+from causegrid.models.ops.scan import reference, selective_scan
 
 calls: list[str] = []
 
@@ -75,7 +75,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """As on a CUDA device: the compiled CPU kernels decline, tensors say they are there."""
     monkeypatch.setattr(cuda, "on_device", lambda v: True)
     for module in ("scan", "conv", "norm"):
-        monkeypatch.setattr(f"causegrid.models.{module}.compiled", lambda *v: False)
+        monkeypatch.setattr(f"causegrid.models.ops.{module}.compiled", lambda *v: False)
     calls.clear()
     yield calls
 
@@ -162,7 +162,7 @@ def test_a_model_takes_both_and_its_gradients_agree(installed: list[str], monkey
     there = run()
     assert installed == ["conv", "scan"] * 2
     for name in ("scan", "conv", "norm"):
-        monkeypatch.setattr(f"causegrid.models.{name}.compiled", lanes.compiled)
+        monkeypatch.setattr(f"causegrid.models.ops.{name}.compiled", lanes.compiled)
     here = run()
     assert len(installed) == 4
     for a, b in zip(there, here, strict=True):

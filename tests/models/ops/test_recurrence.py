@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from causegrid.models import recurrence
-from causegrid.models.recurrence import GRU, LSTM
+from causegrid.models.ops import recurrence
+from causegrid.models.ops.recurrence import GRU, LSTM
 
 PAIRS = [pytest.param(GRU, nn.GRU, id="gru"), pytest.param(LSTM, nn.LSTM, id="lstm")]
 Loop = Callable[..., tuple[Tensor, ...]]

@@ -6,7 +6,7 @@ import numba
 import numpy as np
 import torch
 
-from causegrid.models.lanes import (
+from causegrid.models.ops.lanes import (
     LOG2E,
     WIDTH,
     below,

@@ -24,10 +24,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from causegrid.models import cuda, ssd_kernels
-from causegrid.models.lanes import WIDTH, compiled
-from causegrid.models.team import over_batch, workers_for
-from causegrid.models.views import flat
+from causegrid.models.ops import cuda, ssd_kernels
+from causegrid.models.ops.lanes import WIDTH, compiled
+from causegrid.models.ops.team import over_batch, workers_for
+from causegrid.models.ops.views import flat
 
 
 def ssd_steps(

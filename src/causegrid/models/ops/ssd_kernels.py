@@ -17,8 +17,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from causegrid.models.lanes import LOG2E, WIDTH, exp2, load, splat, store, total
-from causegrid.models.products import FULL, LOWER, LOWER_OUT, UPPER, product
+from causegrid.models.ops.lanes import LOG2E, WIDTH, exp2, load, splat, store, total
+from causegrid.models.ops.products import FULL, LOWER, LOWER_OUT, UPPER, product
 
 _f32 = np.float32
 _jit: Any = numba.njit(cache=True, nogil=True)

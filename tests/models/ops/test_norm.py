@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from causegrid.models.narrow import NarrowLinear
-from causegrid.models.norm import RMSNorm, rms_norm
+from causegrid.models.ops.narrow import NarrowLinear
+from causegrid.models.ops.norm import RMSNorm, rms_norm
 
 
 def formula(x: Tensor, weight: Tensor) -> Tensor:

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from causegrid.models.lanes import WIDTH, compiled, load, sigmoid, splat, store, total
-from causegrid.models.team import over_batch, workers_for
-from causegrid.models.views import flat
+from causegrid.models.ops.lanes import WIDTH, compiled, load, sigmoid, splat, store, total
+from causegrid.models.ops.team import over_batch, workers_for
+from causegrid.models.ops.views import flat
 
 EPS = 1e-5
 
