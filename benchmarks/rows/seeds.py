@@ -78,7 +78,7 @@ def stacked_step(modules: Sequence[nn.Module], tokens: Tensor, labels: Tensor) -
 
 def side_by_side(quick: bool, say: Say) -> list[Figure]:
     """Three runs in two processes of one thread, against the three in turn on two threads."""
-    n, batch, length = (2, 4, 8) if quick else (40, 64, 40)
+    n, batch, length = (2, 4, 8) if quick else (20, 64, 40)
     threads = 1 if quick else 2
     results: list[Figure] = []
     context = multiprocessing.get_context("spawn")
