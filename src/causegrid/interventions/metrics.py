@@ -86,9 +86,8 @@ def metric_values(logits: Tensor, targets: Targets) -> Tensor:
     n_answers = targets.answer_mask.sum(-1)
     n_foils = targets.foil_mask.sum(-1)
     total = torch.logsumexp(logits, dim=-1)  # (..., B)
-    low = torch.tensor(-torch.inf, device=logits.device)
-    best_answer = torch.where(targets.answer_mask, answers, low).amax(-1)
-    best_foil = torch.where(targets.foil_mask, foils, low).amax(-1)
+    best_answer = torch.where(targets.answer_mask, answers, -torch.inf).amax(-1)
+    best_foil = torch.where(targets.foil_mask, foils, -torch.inf).amax(-1)
 
     top = logits.argmax(-1)
     top1 = ((targets.answers == top.unsqueeze(-1)) & targets.answer_mask).any(-1).double()

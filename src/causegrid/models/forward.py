@@ -92,7 +92,7 @@ def token_ids(model: Model, tokens: Any) -> Tensor:
         raise InputError(f"token ids must have shape (B, L), none of them 0; got {tuple(given.shape)}")
     if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
         raise InputError(f"token ids must be whole numbers, got {given.dtype}")
-    low, high = (int(v) for v in torch.aminmax(given))
+    low, high = torch.stack(torch.aminmax(given)).tolist()  # one look at the device, not two
     if low < 0 or high >= model.n_tokens:
         bad = low if low < 0 else high
         raise InputError(
