@@ -139,9 +139,7 @@ def _same(model: Model, ids: Tensor, clean: Tensor, other: Tensor, wrong: str, r
     moved = _gap(clean, other)
     plain = max(_gap(clean, logits(model, ids)) for _ in range(4))
     if moved <= 2 * plain:
-        return Outcome(
-            result="ok", value=moved, detail=f"not bit for bit: plain runs differ by {plain:.1g}"
-        )
+        return Outcome(result="ok", value=moved, detail=f"not bit for bit: plain runs differ by {plain:.1g}")
     return Outcome(result="fail", value=moved, detail=wrong)
 
 
