@@ -122,7 +122,7 @@ def run_smollm2(quick: bool, say: Say) -> list[Result]:
 
 
 def _smollm2(work: Work, others: dict[str, Competitor], quick: bool, say: Say, *, draws: int) -> list[Result]:
-    every = 0.2 if quick else 8.0
+    every = 0.2 if quick else 20.0
     jobs = cell_jobs(work, draws=draws)
     picked = sample(jobs, 6 if quick else 64)
     some = picked[: 3 if quick else 5]

@@ -199,15 +199,19 @@ class Planner:
             residuals = self._residuals(i, group) if self.reuse else []
             kept = group.tokens.numel() * self.model.d_model * 4
             size = max(1, self._stack_of(group), _FORKS // kept)
+            found: dict[Hashable, Tensor] = {}
             for some in _alike(paths, size):
                 for key, values in self._grow(tree(some), group, residuals):
-                    parts[key].append(values)
+                    found[key] = values
                     tick()
-        return {key: self._gather(found) for key, found in parts.items()}
+            rows = torch.stack(list(found.values())).cpu().numpy()  # the one wait for the device
+            for key, own in zip(found, rows, strict=True):
+                parts[key].append(own)
+        return {key: self._gather(per_batch) for key, per_batch in parts.items()}
 
     def _grow(
         self, roots: list[Node], group: _Batch, residuals: list[Tensor]
-    ) -> Iterator[tuple[Hashable, Floats]]:
+    ) -> Iterator[tuple[Hashable, Tensor]]:
         """Run a tree of conditions upwards, block by block; yields each condition's values (B, M)."""
         waiting: dict[int, list[tuple[Node, Tensor | None]]] = {}
         for node in roots:
@@ -240,7 +244,7 @@ class Planner:
                             waiting.setdefault(child.start, []).append((child, found[child.start][mine]))
                     if logits is None:
                         continue
-                    values = self._values(logits.view(len(stack), rows, -1), group.index)
+                    values = self._metric(logits.view(len(stack), rows, -1), group.index).double()
                     for node, own in zip(nodes, values, strict=True):
                         yield from ((key, own) for key in node.ends)
 

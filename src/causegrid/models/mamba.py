@@ -130,7 +130,7 @@ def make(
     rank = math.ceil(d_model / 16) if rank is None else rank
     inner = dict(n_state=n_state, expand=expand, taps=taps, rank=rank, conv=conv, signed=signed)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # a GPU's stream is left alone
         mixers: list[nn.Module] = [Mixer(d_model, **inner) for _ in range(n_layers)]  # type: ignore[arg-type]
         module = MambaStack(n_tokens, n_out, d_model, mixers)
     return Model(

@@ -102,7 +102,7 @@ def make(
         conv=conv,
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # a GPU's stream is left alone
         mixers: list[nn.Module] = [Mixer2(d_model, **inner) for _ in range(n_layers)]  # type: ignore[arg-type]
         module = MambaStack(n_tokens, n_out, d_model, mixers)
     return Model(

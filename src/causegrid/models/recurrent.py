@@ -42,7 +42,7 @@ def _build(
     name: str, family: str, n_tokens: int, n_out: int, seed: int, d_model: int, n_layers: int
 ) -> Model:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # a GPU's stream is left alone
         module = Recurrent(family, n_tokens, n_out, d_model=d_model, n_layers=n_layers)
     return Model(
         name=name,

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from causegrid.errors import InputError, unknown
 from causegrid.models.behaviour import SHORTEST, SequenceTask, behaviour, hits, learned_length, require_fit
+from causegrid.models.forward import full_float32
 from causegrid.models.forward import logits as logits_of
 from causegrid.models.record import Model
 
@@ -64,6 +65,7 @@ class TrainRun:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
+@full_float32()
 def train(
     model: Model,
     task: SequenceTask,
@@ -102,7 +104,7 @@ def train(
     rate = RATES.get(model.family, 5e-4) if lr is None else lr
     module, device = model.module, model.device
     weights = [p for p in module.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(weights, lr=rate, weight_decay=0.01, fused=device.type == "cpu")
+    optimizer = torch.optim.AdamW(weights, lr=rate, weight_decay=0.01, fused=device.type in ("cpu", "cuda"))
     lengths = _Lengths(schedule, length, seed)
     rows: list[tuple[int, int, float, float]] = []
     good = _copy(module)
@@ -117,7 +119,8 @@ def train(
             labels = torch.from_numpy(np.ascontiguousarray(data.labels[task.label])).to(device)
             logits = module(tokens).flatten(0, 1)  # (B L, n_out)
             loss = F.cross_entropy(logits, labels.flatten())
-            value = loss.item()
+            accuracy_now = (logits.detach().argmax(-1) == labels.flatten()).float().mean()
+            value, accuracy = torch.stack([loss.detach(), accuracy_now]).tolist()  # one wait for the device
             if not np.isfinite(value):
                 module.load_state_dict(good)
                 raise TrainingDiverged(step, value)
@@ -127,7 +130,6 @@ def train(
             for group in optimizer.param_groups:
                 group["lr"] = rate * min(1.0, step / WARMUP, max(0.05, 2 - 2 * step / steps))
             optimizer.step()
-            accuracy = (logits.detach().argmax(-1) == labels.flatten()).float().mean().item()
             rows.append((step, now, value, accuracy))
             lengths.seen(value)
             if progress is not None:

@@ -170,7 +170,7 @@ def make(
         max_length=max_length,
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # a GPU's stream is left alone
         module = Transformer(n_tokens, n_out, **options)  # type: ignore[arg-type]
     return Model(
         name=name,

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="import-untyped,no-untyped-call,untyped-decorator"
 """A vector of neighbouring channels as one value inside numba kernels, with the functions a scan needs.
 
 LLVM vectorises a loop over channels only when it writes a single array, and then goes through memory between
@@ -9,6 +8,8 @@ mix in freely.  Channels come in whole multiples of `WIDTH`: `padded` adds zeros
 `exp2`, `softplus` and `sigmoid` are polynomials, because numba without SVML calls libm once per element;
 products and sums may contract, nothing is reordered, NaN stays NaN.
 """
+
+# mypy: disable-error-code="import-untyped,no-untyped-call,untyped-decorator"
 
 from __future__ import annotations
 
