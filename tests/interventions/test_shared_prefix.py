@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -10,12 +12,12 @@ from hypothesis import strategies as st
 from test_sweep import Counter, head_conditions, logits_at_query, naive_ablate, raw_blocks
 
 import tiny
-from causegrid.errors import InputError
+from causegrid.errors import InputError, InterventionError
 from causegrid.interventions.condition import Condition
 from causegrid.interventions.shared_prefix import Step, steps, tree
 from causegrid.interventions.sweep import Planner, sweep
 from causegrid.sites.address import site
-from causegrid.sites.edit import Edit, zero
+from causegrid.sites.edit import Edit, edit, zero
 
 DEPTH = 5
 
@@ -122,14 +124,104 @@ def test_progress_is_told_while_a_chunk_runs(tiny_model, make_prompts):
     assert len(seen) > 2 and seen == sorted(set(seen)) and seen[-1] == (16, 16)
 
 
-def test_an_output_and_the_next_input_are_one_place():
+def test_an_output_begins_in_the_next_block_and_keeps_its_name():
     edits = [zero("L2.resid_pre"), zero("L1.resid_post"), zero("L4.resid_post"), zero("L-1.resid_post")]
     found = steps(edits, ["a", "b", "c", "d"], n_layers=5)
     assert [(s.start, [str(e.site) for e in s.edits]) for s in found] == [
         (0, ["L-1.resid_post"]),
-        (2, ["L2.resid_pre", "L2.resid_pre"]),
+        (2, ["L2.resid_pre", "L1.resid_post"]),
         (4, ["L4.resid_post"]),
     ]
+
+
+def test_equal_keys_at_an_output_and_at_the_next_input_are_two_interventions(tiny_model, make_prompts):
+    model, prompts = deep(tiny_model, "llama"), make_prompts(4)
+    conditions = [
+        Condition("out", (Edit(site("L0.resid_post"), lambda x: x * 0.5),), keys=("k",)),
+        Condition("in", (Edit(site("L1.resid_pre"), lambda x: x.roll(1, -1)),), keys=("k",)),
+    ]
+    found = dict(sweep(model, prompts, conditions, stack=1, metric=logits_at_query))
+    alone = [
+        next(sweep(model, prompts, [c], reuse=False, stack=1, metric=logits_at_query))[1] for c in conditions
+    ]
+    assert np.array_equal(found["out"], alone[0]) and np.array_equal(found["in"], alone[1])
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "olmo2", "mamba"])
+@pytest.mark.parametrize("where", ["output of 1", "input of 2", "outer edit"])
+def test_hooks_of_others_act_once(family, where, tiny_model, make_prompts):
+    model, prompts = deep(tiny_model, family), make_prompts(4)
+    torch.manual_seed(0)
+    shift = torch.randn(model.d_model)
+    blocks = raw_blocks(model.module)
+
+    def after(_, __, out):
+        return (out[0] + shift, *out[1:]) if isinstance(out, tuple) else out + shift
+
+    def before(_, args, kwargs):
+        if args:
+            return (args[0] + shift, *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": kwargs["hidden_states"] + shift}
+
+    kind = "resid_post" if family == "mamba" else "attn_out"
+    conditions = [
+        Condition(
+            str(x), (Edit(site(f"L{x}.{kind}"), lambda v: v * 0.5), zero("L4.resid_post@0")), ("half", "z")
+        )
+        for x in (1, 2, 3)
+    ]
+    conditions.append(Condition("post", (Edit(site("L1.resid_post"), lambda v: v * 0.5),), ("half",)))
+    scope = (
+        edit(model, Edit(site("L1.resid_post"), lambda v: v + shift))
+        if where == "outer edit"
+        else nullcontext()
+    )
+    handle = None
+    if where == "output of 1":
+        handle = blocks[1].register_forward_hook(after)
+    elif where == "input of 2":
+        handle = blocks[2].register_forward_pre_hook(before, with_kwargs=True)
+    with scope:
+        found = dict(sweep(model, prompts, conditions, stack=1, metric=logits_at_query))
+        full = dict(sweep(model, prompts, conditions, stack=1, reuse=False, metric=logits_at_query))
+    if handle is not None:
+        handle.remove()
+    plain = dict(sweep(model, prompts, conditions, stack=1, reuse=False, metric=logits_at_query))
+    for name, values in full.items():
+        assert np.array_equal(found[name], values), name
+        assert not np.array_equal(values, plain[name])
+
+
+def test_a_block_that_writes_into_its_input_spoils_nothing(tiny_model, make_prompts, monkeypatch):
+    model, prompts = deep(tiny_model, "llama"), make_prompts(4)
+    block = raw_blocks(model.module)[3]
+    forward = block.forward
+
+    def in_place(hidden, *args, **kwargs):
+        return hidden.copy_(forward(hidden, *args, **kwargs))
+
+    monkeypatch.setattr(block, "forward", in_place)
+    conditions = head_conditions([[(3, h)] for h in range(3)])
+    found = [v for _, v in sweep(model, prompts, conditions, stack=1, metric=logits_at_query)]
+    full = [v for _, v in sweep(model, prompts, conditions, stack=1, reuse=False, metric=logits_at_query)]
+    assert all(np.array_equal(a, b) for a, b in zip(found, full, strict=True))
+
+
+def test_keys_that_cannot_be_compared_are_refused_and_a_list_of_edits_will_do(tiny_model, make_prompts):
+    model, prompts = tiny_model("llama"), make_prompts(2)
+    with pytest.raises(InputError, match="unhashable"):
+        list(sweep(model, prompts, [Condition("bad", (zero("L0.z[0]"),), keys=([1],))]))
+    listed = Condition("list", [zero("L0.z[0]")])
+    given = Condition("tuple", (zero("L0.z[0]"),))
+    (_, a), (_, b) = sweep(model, prompts, [listed, given])
+    assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("stack", [1, 2])
+def test_an_edit_that_gives_nothing_is_an_error(stack, tiny_model, make_prompts):
+    bad = [Condition(str(i), (Edit(site("L0.z[0]"), lambda x: None),)) for i in range(2)]
+    with pytest.raises(InterventionError, match="NoneType"):
+        list(sweep(tiny_model("llama"), make_prompts(2), bad, stack=stack))
 
 
 @settings(max_examples=60, deadline=None)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from causegrid.errors import InputError, InterventionError
-from causegrid.sites.edit import Edit
+from causegrid.errors import InputError
+from causegrid.sites.edit import Edit, same_kind
 
 Ints = NDArray[np.int64]
 EditsFor = Callable[[Ints], Sequence[Edit]]
@@ -20,19 +20,19 @@ EditsFor = Callable[[Ints], Sequence[Edit]]
 class Condition:
     """One intervention: edits in force together.
 
-    `edits` is a tuple, or a function from the prompts' indices (B,) in the planner's prompt set to the edits
+    `edits` is a sequence, or a function from the prompts' indices (B,) in the planner's prompt set to the edits
     for that batch (all of one length), for edits that differ by prompt or by length; the sites must be the
     same in every batch.  `keys`: one per edit, or none (shared with nothing).  Edits at one site with equal
     keys must be the same intervention: what conditions have in common is then computed once.
     """
 
     name: str
-    edits: tuple[Edit, ...] | EditsFor
+    edits: Sequence[Edit] | EditsFor
     keys: tuple[Hashable, ...] = ()
 
     def on(self, index: Ints) -> tuple[Edit, ...]:
         """The edits for the prompts at `index`.  InputError when there are none, or not one key for each."""
-        edits = self.edits if isinstance(self.edits, tuple) else tuple(self.edits(index))
+        edits = tuple(self.edits(index) if callable(self.edits) else self.edits)
         if not edits:
             raise InputError(f"condition {self.name!r} has no edits")
         if self.keys and len(self.keys) != len(edits):
@@ -40,6 +40,15 @@ class Condition:
                 f"condition {self.name!r} has {len(self.keys)} keys for {len(edits)} edits: give one each, or none"
             )
         return edits
+
+    def named(self, index: Ints) -> Hashable:
+        """What tells the condition from others with keys.  InputError for a key that cannot be hashed."""
+        name = tuple((one.site, key) for one, key in zip(self.on(index), self.keys, strict=True))
+        try:
+            hash(name)
+        except TypeError as error:
+            raise InputError(f"a key of condition {self.name!r} cannot be compared: {error}") from None
+        return name
 
 
 def stacked(per_condition: list[tuple[Edit, ...]]) -> tuple[Edit, ...]:
@@ -51,13 +60,9 @@ def stacked(per_condition: list[tuple[Edit, ...]]) -> tuple[Edit, ...]:
         def fn(value: Tensor) -> Tensor:
             for part, one in zip(value.chunk(len(members)), members, strict=True):
                 new = one.fn(part)
+                same_kind(one, part, new)
                 if new is part:
                     continue
-                if new.shape != part.shape or new.dtype != part.dtype:
-                    raise InterventionError(
-                        f"{one.label} at {one.site} turned {tuple(part.shape)} {part.dtype} into "
-                        f"{tuple(new.shape)} {new.dtype}: an edit keeps shape and dtype"
-                    )
                 shared = new.untyped_storage().data_ptr() == part.untyped_storage().data_ptr()
                 part.copy_(new.clone() if shared else new)
             return value

@@ -84,7 +84,7 @@ def patch_recovery(
 
     whole = list(dict.fromkeys(Site(s.layer, s.kind, s.head) for s in spots))
     starts = sorted({_start(s) for s in spots} - {0})
-    boundary = {start: Site(start, "resid_pre") for start in starts}
+    boundary = {start: Site(start - 1, "resid_post") for start in starts}
     before, after = np.empty(n), np.empty(n)
     patched = np.empty((len(spots), n))
     for s in range(0, n, batch):

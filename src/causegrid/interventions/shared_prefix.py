@@ -11,7 +11,7 @@ Which steps are equal is told by their keys (`Condition.keys`); a step without a
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from causegrid.sites.address import Site
 from causegrid.sites.edit import Edit
@@ -19,7 +19,7 @@ from causegrid.sites.edit import Edit
 
 @dataclass(frozen=True)
 class Step:
-    """Edits that begin to act in block `start`; equal `key`: the same edits."""
+    """Edits that begin to act in block `start`, or at the output of the one below; equal `key`: the same edits."""
 
     start: int
     edits: tuple[Edit, ...]
@@ -53,20 +53,16 @@ class Node:
 def steps(edits: Sequence[Edit], keys: Sequence[Hashable], n_layers: int) -> list[Step]:
     """The edits of one condition by the block they begin to act in, ascending.
 
-    An edit of block l's output begins in block l + 1, and is moved to that block's input, the same tensor,
-    ahead of the edits of the input itself; the last block's output stays where it is.  `keys`: one per edit,
-    or none.
+    An edit of block l's output begins in block l + 1, except at the last block.  `keys`: one per edit, or none.
     """
     by_start: dict[int, list[int]] = {}
     for i, one in enumerate(edits):
         by_start.setdefault(_start(one, n_layers), []).append(i)
     found = []
     for start, members in sorted(by_start.items()):
-        moved = [i for i in members if _crosses(edits[i], start)]
-        order = moved + [i for i in members if not _crosses(edits[i], start)]
-        placed = tuple(_placed(edits[i], start) for i in order)
-        key = tuple((one.site, keys[i]) for one, i in zip(placed, order, strict=True)) if keys else object()
-        found.append(Step(start, placed, key))
+        mine = tuple(edits[i] for i in members)
+        key = tuple((edits[i].site, keys[i]) for i in members) if keys else object()
+        found.append(Step(start, mine, key))
     return found
 
 
@@ -102,13 +98,3 @@ def _start(one: Edit, n_layers: int) -> int:
     """First block that must run for this edit to act."""
     after = one.site.kind == "resid_post" and one.site.layer < n_layers - 1
     return one.site.layer + 1 if after else max(one.site.layer, 0)
-
-
-def _crosses(one: Edit, start: int) -> bool:
-    return one.site.kind == "resid_post" and one.site.layer == start - 1 >= 0
-
-
-def _placed(one: Edit, start: int) -> Edit:
-    if not _crosses(one, start):
-        return one
-    return replace(one, site=replace(one.site, layer=start, kind="resid_pre"))

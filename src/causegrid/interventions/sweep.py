@@ -165,8 +165,7 @@ class Planner:
         todo: dict[Hashable, Condition] = {}
         keys: list[Hashable] = []
         for i, one in enumerate(members):
-            sites = tuple(each.site for each in one.on(self._batches[0].index)) if one.keys else ()
-            keys.append(("keys", sites, one.keys) if one.keys else ("position", i))
+            keys.append(("keys", one.named(self._batches[0].index)) if one.keys else ("position", i))
             if keys[-1] not in self._results:
                 todo.setdefault(keys[-1], one)
         tick.share = len(self._batches) * len(todo) / len(members)
@@ -258,9 +257,10 @@ class Planner:
         keep: Collection[int] = (),
         stop: int | None = None,
     ) -> tuple[Tensor | None, dict[int, Tensor]]:
-        """Query-position logits (B, V) float32 and the inputs (B, L, d) of the blocks in `keep`.
+        """Query-position logits (B, V) float32 and what the blocks in `keep` are handed, (B, L, d).
 
-        Blocks below `start` are skipped; with `stop` the run ends before that block, without logits.
+        That is the output of the block below, after anybody's hooks on it.  Blocks below `start` are skipped;
+        with `stop` the run ends before that block, without logits.
         """
         found: dict[int, Tensor] = {}
 
@@ -280,7 +280,7 @@ class Planner:
                 scope.enter_context(edit(self.model, *edits))
             stack = blocks(self.model)
             for block in keep:
-                scope.callback(tap(stack[block], "input", keeper(block)).remove)
+                scope.callback(tap(stack[block - 1], "output", keeper(block)).remove)
             if stop is not None:
                 scope.enter_context(stop_before(self.model, stop))
             logits = call(self.model, tokens, last=True).float()

@@ -242,8 +242,7 @@ def _lens(model: Model, ids: Tensor) -> Outcome:
 
 def _prefix(model: Model, ids: Tensor) -> Outcome:
     clean = logits(model, ids)
-    spots = [Site(layer, "resid_pre") for layer in range(model.n_layers)]
-    stored = capture(model, ids, [*spots, Site(model.n_layers - 1, "resid_post")])
+    stored = capture(model, ids, [Site(layer, "resid_post") for layer in range(-1, model.n_layers)])
     for upto, residual in enumerate(stored.values()):
         with skip_blocks(model, upto, residual):
             reused = logits(model, ids)

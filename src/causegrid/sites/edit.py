@@ -170,7 +170,7 @@ def edit(model: Model, *edits: Edit | Iterable[Edit]) -> Iterator[EditLog]:
             for index, one, entry in members:
                 part = select(value, one.site, entry, stack[max(one.site.layer, 0)], model.n_heads)
                 new = one.fn(part)
-                _same_kind(one, part, new)
+                same_kind(one, part, new)
                 if new is not part:
                     part.copy_(new.clone() if _overlap(new, part) else new)
                 log.counts[index] += 1
@@ -182,7 +182,7 @@ def edit(model: Model, *edits: Edit | Iterable[Edit]) -> Iterator[EditLog]:
     def state_writer(index: int, one: Edit) -> Callable[[int, Tensor], Tensor]:
         def write(_t: int, state: Tensor) -> Tensor:
             new = one.fn(state.clone())
-            _same_kind(one, state, new)
+            same_kind(one, state, new)
             log.counts[index] += 1
             log.fired[str(one.site)] += 1
             return new
@@ -212,7 +212,8 @@ def _is_edit(given: Any) -> Edit:
     raise InputError(f"an edit is needed, as {example}, not {shown}")
 
 
-def _same_kind(one: Edit, old: Tensor, new: Any) -> None:
+def same_kind(one: Edit, old: Tensor, new: Any) -> None:
+    """Raises InterventionError unless an edit's result is a tensor of the old one's shape and dtype."""
     if not isinstance(new, Tensor):
         raise InterventionError(f"{one.label} at {one.site} returned {type(new).__name__}, not a tensor")
     if new.shape != old.shape or new.dtype != old.dtype:

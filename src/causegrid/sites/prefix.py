@@ -1,9 +1,12 @@
 """Prefix reuse: recompute only what is above the first edited block, and only as far up as is wanted.
 
-Blocks below keep their place in the model, their attributes and their hooks; only their `forward` is
-replaced, on the instance, by one that passes its input through, and the last of them returns the stored
-residual.  The model's own loop, masks and positions run as usual, so this needs no code per family and the
-logits are the full run's, bit for bit (at equal batch shape).
+Blocks below keep their place in the model; their `forward` is replaced, on the instance, by one that passes
+its input through, and the last of them returns the stored residual.  The model's own loop, masks and
+positions run as usual, so this needs no code per family and the logits are the full run's, bit for bit (at
+equal batch shape).
+
+A stored residual already holds what anybody's hooks on those blocks did to it, so the hooks found there are
+silent meanwhile; hooks set inside the body act, on the stored residual too.
 """
 
 from __future__ import annotations
@@ -20,6 +23,14 @@ from causegrid.sites.hooks import tap
 from causegrid.sites.table import blocks, table
 
 Forward = Callable[..., Any]
+# where a module keeps the hooks around its forward
+HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+)
 
 
 class _Reached(Exception):
@@ -57,7 +68,8 @@ def skip_blocks(model: Model, upto: int, stored: Tensor) -> Iterator[None]:
     """Run the body with blocks 0..upto-1 skipped: block `upto` receives `stored` (B, L, d_model).
 
     `upto` 0 only replaces the input of block 0; `upto` = n_layers leaves the final norm and the head alone.
-    `stored` must come from the same tokens (`L<upto>.resid_pre`).  Restored at exit, also after an exception.
+    `stored` is the output of block `upto` - 1 on the same tokens (`L<upto-1>.resid_post`); the body gets copies
+    of it.  Edits at that output act in the body.  Restored at exit, also after an exception.
 
     Raises InputError for a block out of range or, at the forward, for another (B, L, d); InterventionError
     when no forward ran in the body.
@@ -76,7 +88,7 @@ def skip_blocks(model: Model, upto: int, stored: Tensor) -> Iterator[None]:
                 f"{tuple(hidden.shape)}"
             )
         used[0] += 1
-        return stored.to(hidden.device)
+        return stored.to(hidden.device, copy=True)
 
     if upto == 0:
         handle = tap(stack[0], "input", give)
@@ -86,18 +98,19 @@ def skip_blocks(model: Model, upto: int, stored: Tensor) -> Iterator[None]:
             handle.remove()
     else:
         as_tuple = table(model).block_output == "tuple"
-        before = [vars(block).get("forward") for block in stack[:upto]]
+        before = [vars(block).copy() for block in stack[:upto]]
         try:
             for block in stack[: upto - 1]:
                 _stub(block, _same, as_tuple)
             _stub(stack[upto - 1], give, as_tuple)
             yield
         finally:
-            for block, forward in zip(stack[:upto], before, strict=True):
-                if forward is None:
-                    vars(block).pop("forward", None)
+            for block, was in zip(stack[:upto], before, strict=True):
+                vars(block).update({name: was[name] for name in HOOKS})
+                if "forward" in was:
+                    vars(block)["forward"] = was["forward"]
                 else:
-                    vars(block)["forward"] = forward
+                    vars(block).pop("forward", None)
     if not used[0]:
         raise InterventionError(f"{model.name}: no forward ran while blocks 0..{upto - 1} were skipped")
 
@@ -111,4 +124,5 @@ def _stub(block: nn.Module, fn: Callable[[Tensor], Tensor], as_tuple: bool) -> N
         out = fn(args[0] if args else kwargs["hidden_states"])
         return (out, None) if as_tuple else out
 
+    vars(block).update({name: type(vars(block)[name])() for name in HOOKS})
     vars(block)["forward"] = forward
