@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numba
 import numpy as np
+import pytest
 import torch
 
 from causegrid.models.ops.lanes import (
@@ -58,6 +59,26 @@ def test_the_ends_saturate_and_not_a_number_stays() -> None:
     assert dt[1] == np.inf and dt[3] == 1e4 and dt[[2, 4]].max() < 1e-37
     assert (slope[[1, 3]] == 1).all() and (s[[1, 3]] == 1).all() and s[[2, 4]].max() < 1e-37
     assert power[5] == 1 and slope[5] == s[5] == 0.5
+
+
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x7FC00081, 0x7FD55555])
+def test_not_a_number_stays_whatever_bits_it_carries(bits: int) -> None:
+    x = np.full(WIDTH, bits, np.uint32).view(np.float32)
+    assert np.isnan(evaluated(x)).all()
+
+
+def test_powers_of_two_are_exact_to_the_ends() -> None:
+    k = np.arange(-126, 128)
+    t = np.pad(k, (0, -len(k) % WIDTH)).astype(np.float32)
+    out = np.empty_like(t)
+    powers(t, out)
+    assert np.array_equal(out[: len(k)], np.ldexp(np.float32(1), k))
+
+
+@numba.njit
+def powers(t, out):
+    for i in range(0, t.shape[0], WIDTH):
+        store(out, (i,), exp2(load(t, (i,))))
 
 
 @numba.njit

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from causegrid.models import mamba
 from causegrid.models.ops.narrow import NarrowLinear
 from causegrid.models.ops.norm import RMSNorm, rms_norm
 
@@ -65,3 +66,33 @@ def test_a_narrow_layer_is_a_linear_layer() -> None:
         torch.testing.assert_close(got, want)
     ours, x = ours.double(), torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradgradcheck(ours, x)
+
+
+def test_a_narrow_layer_is_a_linear_layer_under_autocast() -> None:
+    torch.manual_seed(0)
+    ours, torchs = NarrowLinear(3, 20), torch.nn.Linear(3, 20)
+    ours.load_state_dict(torchs.state_dict())
+    found = []
+    for layer in (ours, torchs):
+        x = torch.linspace(-1, 1, 15).view(5, 3).requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = layer(x)
+        found.append([y, *torch.autograd.grad(y.float().pow(2).sum(), [x, *layer.parameters()])])
+    for got, want in zip(*found, strict=True):
+        assert got.dtype == want.dtype and torch.equal(got, want)
+    assert ours.to("meta")(torch.empty(2, 3, device="meta")).shape == (2, 20)  # a device without autocast
+
+
+def test_our_mamba_trains_under_autocast() -> None:
+    module = mamba.make("m", n_tokens=5, n_out=5, d_model=32, n_layers=2, seed=0).module
+    tokens = torch.arange(14).view(2, 7) % 5
+
+    def gradient() -> Tensor:
+        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.parameters()))])
+
+    loss = module(tokens).pow(2).sum()
+    want = gradient()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = module(tokens)
+    loss = y.float().pow(2).sum()
+    assert torch.nn.functional.cosine_similarity(gradient(), want, dim=0) > 0.99

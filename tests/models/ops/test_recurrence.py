@@ -201,3 +201,20 @@ def test_nan_stays_and_large_inputs_saturate(kind: type) -> None:
         assert torch.isfinite(out[0, :2]).all()
         assert torch.isnan(out[0, 2:]).all()
         assert module(1e6 * torch.randn(2, 5, 16))[0].abs().max() <= 1.0
+
+
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, -1])
+@pytest.mark.parametrize("kind", [GRU, LSTM])
+def test_nan_stays_whatever_bits_it_carries(kind: type, bits: int) -> None:
+    """`0x7FFFFFFF` and `-1`: NaNs whose payload is all ones, as memory filled with ones holds."""
+    bad = torch.tensor([bits], dtype=torch.int32).view(torch.float32)
+    x = torch.randn(2, 5, 16)
+    with torch.no_grad():
+        for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
+            module = kind(16, 16, batch_first=True)
+            getattr(module, name).copy_(bad.expand_as(getattr(module, name)))
+            assert torch.isnan(module(x)[0]).all(), name
+        x[0, 2] = bad
+        out = kind(16, 16, batch_first=True)(x)[0]
+    assert torch.isnan(out[0, 2:]).all()
+    assert torch.isfinite(out[0, :2]).all() and torch.isfinite(out[1]).all()

@@ -212,6 +212,14 @@ def test_not_a_number_stays_visible() -> None:
     assert not bad[..., :3].any()
 
 
+def test_not_a_number_stays_whatever_bits_it_carries() -> None:
+    bad = torch.tensor([0x7FFFFFFF], dtype=torch.int32).view(torch.float32)
+    for index in range(6):
+        values = inputs(1, 6, 16, 4, dtype=torch.float32)
+        values[index] = bad.expand_as(values[index]).contiguous()
+        assert torch.isnan(selective_scan(*values)).sum() == torch.isnan(reference(*values)).sum() > 0, index
+
+
 def test_float64_and_second_derivatives_use_the_loop() -> None:
     values = [v.requires_grad_() for v in inputs(1, 3, 2, 2)]
     assert torch.equal(selective_scan(*values), reference(*values))

@@ -166,6 +166,7 @@ def test_long_sequences_keep_memory_linear() -> None:
 
 
 def test_two_threads_equal_one() -> None:
+    torch.manual_seed(0)
     values = inputs(40, batch=33, heads=8, width=16, n_state=16)
     weight = torch.randn(values[0].shape)
     one = ssd(*values), *gradients(ssd, values, weight)
@@ -175,7 +176,7 @@ def test_two_threads_equal_one() -> None:
     finally:
         torch.set_num_threads(1)
     assert all(torch.equal(one[i], two[i]) for i in (0, 1, 2, 4, 5))  # y and the gradients of x, dt, B and C
-    assert worst(two, one) <= 1e-6
+    assert worst(two, one) <= 1e-5  # A's and D's: sums over the batch, in another order
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -2,5 +2,6 @@
 
 `scan` (Mamba), `ssd` (Mamba-2), `recurrence` (LSTM, GRU), `conv`, `norm`, `gated`, `narrow`: differentiable
 functions and modules.  Below them, compiled loops: `kernels`, `ssd_kernels`, `gates`, `products`, made of
-`lanes` (a register of channels) and run by `team` (torch's own threads).  `cuda`: mamba-ssm's kernels.
+`lanes` (a register of channels) and run by `team` (torch's own threads).  `again`: gradients of gradients.
+`cuda`: mamba-ssm's kernels.
 """

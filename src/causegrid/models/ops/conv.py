@@ -16,16 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from causegrid.models.ops import cuda, kernels
+from causegrid.models.ops.again import again
 from causegrid.models.ops.lanes import compiled, padded
 from causegrid.models.ops.team import over_batch, workers_for
 
 
 def causal_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """y_t = bias + sum_k weight[:, 0, k] x_(t - K + 1 + k), x zero before the start: x, y (B, L, E)."""
-    if compiled(x, weight, bias):
+    fit = x.dim() == 3 and weight.shape == (x.shape[2], 1, weight.shape[-1]) and bias.shape == x.shape[2:]
+    if fit and compiled(x, weight, bias):
         y: Tensor = _Conv.apply(x, weight, bias)  # type: ignore[no-untyped-call]
         return y
-    found = cuda.conv(x, weight, bias)
+    found = cuda.conv(x, weight, bias) if fit else None
     return _plain(x, weight, bias) if found is None else found
 
 
@@ -51,9 +53,7 @@ class _Conv(torch.autograd.Function):
     def backward(ctx: Any, gy: Tensor) -> tuple[Any, ...]:
         x, weight, bias = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True: the gradient itself must be differentiable
-            wanted = [v for v, need in zip((x, weight, bias), ctx.needs_input_grad, strict=True) if need]
-            found = iter(torch.autograd.grad(_plain(x, weight, bias), wanted, gy, create_graph=True))
-            return tuple(next(found) if need else None for need in ctx.needs_input_grad)
+            return again(_plain, (x, weight, bias), ctx.needs_input_grad, gy)
         rows, taps, grad = padded(x), padded(weight.detach()[:, 0].t().contiguous()), padded(gy)
         workers, width = workers_for(x.shape[0], x.numel()), x.shape[-1]
         gx = torch.empty(*x.shape[:-1], taps.shape[-1])

@@ -7,6 +7,7 @@ channels are a whole number of `lanes.WIDTH`, plain torch elsewhere and for grad
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numba
@@ -15,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from causegrid.models.ops.again import again
 from causegrid.models.ops.lanes import WIDTH, compiled, load, sigmoid, splat, store, total
 from causegrid.models.ops.team import over_batch, workers_for
 from causegrid.models.ops.views import flat
@@ -120,10 +122,7 @@ class _Norm(torch.autograd.Function):
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
         x, gate, weight = saved = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True: the gradient itself must be differentiable
-            wanted = [v for v, need in zip(saved, ctx.needs_input_grad, strict=False) if need]
-            y = plain_norm(x, gate, weight, ctx.groups)
-            found = iter(torch.autograd.grad(y, wanted, gy, create_graph=True))
-            return *(next(found) if need else None for need in ctx.needs_input_grad[:3]), None
+            return *again(partial(plain_norm, groups=ctx.groups), saved, ctx.needs_input_grad, gy), None
         inputs, grad = _arrays(x, gate, weight), gy.contiguous().numpy()
         gx, ggate = torch.empty(x.shape), torch.empty(x.shape)
         out = (gx.numpy(), ggate.numpy())
@@ -150,8 +149,9 @@ class GatedNorm(nn.Module):
 
     def forward(self, x: Tensor, gate: Tensor) -> Tensor:
         """x, gate (B, L, E) -> (B, L, E)."""
-        whole = x.shape[-1] // self.groups % WIDTH == 0
-        if not compiled(x, gate, self.weight) or not whole or not x.numel():
+        fit = x.dim() == 3 and x.shape == gate.shape and x.shape[2:] == self.weight.shape
+        whole = x.shape[-1] % (self.groups * WIDTH) == 0
+        if not compiled(x, gate, self.weight) or not fit or not whole or not x.numel():
             return plain_norm(x, gate, self.weight, self.groups)
         y: Tensor = _Norm.apply(x, gate, self.weight, self.groups)  # type: ignore[no-untyped-call]
         return y

@@ -32,7 +32,7 @@ LOG2E = 1.4426950408889634
 LN2 = 0.6931471805599453
 
 _FLAGS = ("contract",)
-_MAGIC = 12582912.0  # 1.5 * 2^23: adding it leaves the nearest whole number in the low bits of a float32
+_MAGIC = 12583039.0  # 1.5 * 2^23 + 127: t + _MAGIC ends in the bits of k + 127, k the whole number next to t
 _floats = ir.VectorType(ir.FloatType(), WIDTH)
 _ints = ir.VectorType(ir.IntType(32), WIDTH)
 
@@ -166,12 +166,14 @@ def below(typing: Any, left: Any, right: Any, yes: Any, no: Any) -> Any:
 
 @_intrinsic
 def _scaled(typing: Any, lanes: Any, whole: Any) -> Any:
-    """lanes * 2^k, where `whole` is k + _MAGIC: k added to the exponent bits."""
+    """lanes * 2^k, where `whole` is k + _MAGIC, its low bits in place of an exponent.
+
+    A product, not a sum of exponent bits: NaN times anything is NaN, whatever bits it carries.
+    """
 
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        bits, k = (builder.bitcast(v, _ints) for v in args)
-        power = builder.shl(k, ir.Constant(_ints, [23] * WIDTH))
-        return builder.bitcast(builder.add(bits, power), _floats)
+        power = builder.shl(builder.bitcast(args[1], _ints), ir.Constant(_ints, [23] * WIDTH))
+        return builder.fmul(args[0], builder.bitcast(power, _floats), flags=_FLAGS)
 
     return _lanes(lanes, whole), lower
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from causegrid.models.ops import kernels
+from causegrid.models.ops.again import again
 from causegrid.models.ops.lanes import compiled, padded
 from causegrid.models.ops.team import over_batch, workers_for
 
@@ -22,10 +23,14 @@ EPS = 1e-5
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     """x (..., d), weight (d,) -> (..., d)."""
-    if not compiled(x, weight):
-        return F.rms_norm(x, weight.shape, weight, EPS)
+    if not compiled(x, weight) or weight.dim() != 1 or x.shape[-1:] != weight.shape:
+        return _plain(x, weight)
     y: Tensor = _Norm.apply(x, weight)  # type: ignore[no-untyped-call]
     return y
+
+
+def _plain(x: Tensor, weight: Tensor) -> Tensor:
+    return F.rms_norm(x, weight.shape, weight, EPS)
 
 
 class _Norm(torch.autograd.Function):
@@ -48,10 +53,7 @@ class _Norm(torch.autograd.Function):
         x, weight, inverse = ctx.saved_tensors
         width = weight.shape[0]
         if torch.is_grad_enabled():  # create_graph=True: the gradient itself must be differentiable
-            wanted = [v for v, need in zip((x, weight), ctx.needs_input_grad, strict=True) if need]
-            y = F.rms_norm(x, weight.shape, weight, EPS)
-            found = iter(torch.autograd.grad(y, wanted, gy, create_graph=True))
-            return tuple(next(found) if need else None for need in ctx.needs_input_grad)
+            return again(_plain, (x, weight), ctx.needs_input_grad, gy)
         rows, scale, grad = padded(x.reshape(-1, width)), padded(weight), padded(gy.reshape(-1, width))
         workers = workers_for(len(rows), x.numel())
         gx, gw = torch.empty(rows.shape), torch.zeros(workers, rows.shape[-1])

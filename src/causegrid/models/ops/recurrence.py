@@ -17,7 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from causegrid.errors import InputError
 from causegrid.models.ops import gates as compiled
+from causegrid.models.ops.again import again
 from causegrid.models.ops.lanes import WIDTH
 from causegrid.models.ops.team import over_batch
 
@@ -54,24 +56,34 @@ def _weights(module: Any) -> tuple[Tensor, ...]:
 
 
 def _compilable(module: nn.RNNBase, x: Any, states: Any) -> bool:
-    """Whether the compiled loops take this call; torch's forward takes, or refuses, all others."""
+    """Whether the compiled loops take this call; torch's forward takes, or refuses, all others.
+
+    Raises InputError when the weights are not of the module's own shapes.
+    """
     if module.num_layers != 1 or module.bidirectional or not module.batch_first or not module.bias:
         return False
     if module.proj_size or module.hidden_size % WIDTH or not isinstance(x, Tensor) or x.dim() != 3:
         return False
     if x.numel() == 0 or x.shape[-1] != module.input_size or torch.is_autocast_enabled("cpu"):
         return False
-    shape = (1, x.shape[0], module.hidden_size)
+    shape, d = (1, x.shape[0], module.hidden_size), module.hidden_size
+    rows = (4 if module.mode == "LSTM" else 3) * d
+    needed = [(rows, x.shape[-1]), (rows, d), (rows,), (rows,)]
+    found = [tuple(v.shape) for v in _weights(module)]
+    if found != needed:  # torch's LSTM does not look, and computes something
+        raise InputError(f"{module.mode} weights of shapes {found}: {needed} are needed")
     return all(v.shape == shape for v in states) and all(
         v.device.type == "cpu" and v.dtype == torch.float32 for v in (x, *states, *_weights(module))
     )
 
 
-def _again(saved: tuple[Tensor, ...], needed: tuple[bool, ...], outputs: Any, grads: Any) -> tuple[Any, ...]:
-    """Gradients through torch's own forward, themselves differentiable; None where not needed."""
-    wanted = [v for v, need in zip(saved, needed, strict=True) if need]
-    found = iter(torch.autograd.grad(outputs, wanted, grads, create_graph=True))
-    return tuple(next(found) if need else None for need in needed)
+def _plain_gru(x: Tensor, h: Tensor, *weights: Tensor) -> Tensor:
+    return torch.gru(x, h[None], weights, True, 1, 0.0, False, False, False)[0]
+
+
+def _plain_lstm(x: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
+    y, _, cell = torch.lstm(x, (h[None], c[None]), weights, True, 1, 0.0, False, False, False)
+    return y, cell[0]
 
 
 class _GRU(torch.autograd.Function):
@@ -99,8 +111,7 @@ class _GRU(torch.autograd.Function):
         saved = ctx.saved_tensors[:6]
         x, h, w_in, w_rec = saved[:4]
         if torch.is_grad_enabled():  # create_graph=True: the gradient itself must be differentiable
-            y, _ = torch.gru(x, h[None], saved[2:], True, 1, 0.0, False, False, False)
-            return _again(saved, ctx.needs_input_grad, y, gout)
+            return again(_plain_gru, saved, ctx.needs_input_grad, gout)
         length, batch, width = x.shape
         d = h.shape[1]
         carry = torch.zeros(batch, d)
@@ -139,10 +150,9 @@ class _LSTM(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gout: Tensor, gcell: Tensor) -> tuple[Any, ...]:
         saved = ctx.saved_tensors[:7]
-        x, h, c, w_in, w_rec = saved[:5]
+        x, h, _, w_in, w_rec = saved[:5]
         if torch.is_grad_enabled():
-            y, _, cell = torch.lstm(x, (h[None], c[None]), saved[3:], True, 1, 0.0, False, False, False)
-            return _again(saved, ctx.needs_input_grad, (y, cell), (gout, gcell[None]))
+            return again(_plain_lstm, saved, ctx.needs_input_grad, (gout, gcell))
         length, batch, width = x.shape
         d = h.shape[1]
         grec = torch.zeros(batch, d)

@@ -9,8 +9,8 @@ function does: one pass over memory instead of five.
 `reference` is the readable loop.  `selective_scan` equals it and is what models call: on CPU in float32 it
 runs compiled kernels that keep one state per `kernels.CHUNK` positions and recompute the others on the way
 back, so memory is linear in L and nothing is ever divided by a product of decays (no overflow at any
-length).  On CUDA it is mamba-ssm's kernel when that is installed (`cuda.py`).  Everything else, and
-gradients of gradients, use the loop.
+length).  On CUDA it is mamba-ssm's kernel when that is installed (`cuda.py`).  Everything else,
+shapes that broadcast and gradients of gradients use the loop.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from causegrid.models.ops import cuda, kernels
+from causegrid.models.ops.again import again
 from causegrid.models.ops.lanes import compiled, padded
 from causegrid.models.ops.team import over_batch, workers_for
 
@@ -81,13 +82,25 @@ def selective_scan(
     Compiled on CPU in float32, mamba-ssm's kernel on CUDA, `reference` elsewhere; the first and the last are
     differentiable any number of times.
     """
-    if compiled(x, dt, A, B, C, D, gate):
+    if compiled(x, dt, A, B, C, D, gate) and _fit(x, dt, A, B, C, D, gate):
         y: Tensor = _Scan.apply(x, dt, A, B, C, D, gate, signed, softplus)  # type: ignore[no-untyped-call]
         return y
     found = None if signed else cuda.scan(x, dt, A, B, C, D, softplus=softplus, gate=gate)
     if found is not None:
         return found
     return reference(x, dt, A, B, C, D, signed=signed, softplus=softplus, gate=gate)
+
+
+def _fit(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, gate: Tensor | None) -> bool:
+    """Whether the shapes are the ones the kernels take on trust; the loop broadcasts, or refuses, others."""
+    states = (*x.shape[:2], A.shape[-1])
+    return (
+        x.dim() == 3
+        and x.shape == dt.shape == (x if gate is None else gate).shape
+        and A.shape == (x.shape[2], A.shape[-1])
+        and B.shape == C.shape == states
+        and D.shape == x.shape[2:]
+    )
 
 
 def _arrays(
@@ -138,10 +151,11 @@ class _Scan(torch.autograd.Function):
     def backward(ctx: Any, gy: Tensor) -> tuple[Any, ...]:
         saved = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True: the gradient itself must be differentiable
-            wanted = [v for v, need in zip(saved, ctx.needs_input_grad, strict=False) if need]
-            y = reference(*saved[:6], gate=saved[6], **ctx.options)
-            found = iter(torch.autograd.grad(y, wanted, gy, create_graph=True))
-            return *(next(found) if need else None for need in ctx.needs_input_grad[:7]), None, None
+
+            def plain(*given: Any) -> Tensor:
+                return reference(*given[:6], gate=given[6], **ctx.options)
+
+            return *again(plain, saved, ctx.needs_input_grad, gy), None, None
         x, _, A, B, C, _, gate = saved
         batch, length, width = x.shape
         arrays = _arrays(*saved)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from causegrid.models.ops import cuda, ssd_kernels
+from causegrid.models.ops.again import again
 from causegrid.models.ops.lanes import WIDTH, compiled
 from causegrid.models.ops.team import over_batch, workers_for
 from causegrid.models.ops.views import flat
@@ -65,6 +67,11 @@ def ssd_chunks(
     """The same as matrix products over chunks of `chunk` positions -> (B, L, H, P)."""
     batch, length, heads, width = x.shape
     groups, n_state = B.shape[2:]
+    dt, B, C = (
+        dt.expand(batch, length, heads),
+        B.expand(batch, length, -1, -1),
+        C.expand(batch, length, *B.shape[2:]),
+    )
     skip = D[:, None] * x
     size = min(chunk, length)
     k = -(-length // size)
@@ -93,11 +100,22 @@ def ssd_chunks(
 
 def ssd(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, *, chunk: int = 64) -> Tensor:
     """The same, fast where it can be -> (B, L, H, P)."""
-    if compiled(x, dt, A, B, C, D) and x.numel():
+    if compiled(x, dt, A, B, C, D) and x.numel() and _fit(x, dt, A, B, C, D):
         y: Tensor = _Ssd.apply(x, dt, A, B, C, D, min(chunk, x.shape[1]))  # type: ignore[no-untyped-call]
         return y
     found = _by_mamba_ssm(x, dt, A, B, C, D, chunk)
     return ssd_chunks(x, dt, A, B, C, D, chunk=chunk) if found is None else found
+
+
+def _fit(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> bool:
+    """Whether the shapes are the ones the kernels take on trust; `ssd_chunks` broadcasts or refuses others."""
+    return (
+        x.dim() == B.dim() == 4
+        and dt.shape == x.shape[:3]
+        and A.shape == D.shape == x.shape[2:3]
+        and B.shape == C.shape == (*x.shape[:2], *B.shape[2:])
+        and x.shape[2] % B.shape[2] == 0
+    )
 
 
 def _by_mamba_ssm(
@@ -155,10 +173,7 @@ class _Ssd(torch.autograd.Function):
     def backward(ctx: Any, gy: Tensor) -> tuple[Any, ...]:
         x, dt, A, B, C, D = saved = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True: the gradient itself must be differentiable
-            wanted = [v for v, need in zip(saved, ctx.needs_input_grad, strict=False) if need]
-            y = ssd_chunks(*saved, chunk=ctx.chunk)
-            found = iter(torch.autograd.grad(y, wanted, gy, create_graph=True))
-            return *(next(found) if need else None for need in ctx.needs_input_grad[:6]), None
+            return *again(partial(ssd_chunks, chunk=ctx.chunk), saved, ctx.needs_input_grad, gy), None
         batch, heads = x.shape[0], x.shape[2]
         inputs = (*flat(x), _numpy(dt), _numpy(A), *flat(B), *flat(C), _numpy(D))
         gx, gdt, gb, gc = (torch.empty(v.shape) for v in (x, dt, B, C))
