@@ -149,6 +149,21 @@ def test_constant_features_stay_finite_and_get_no_weight():
     assert probe.accuracy(x, y) > 0.5
 
 
+@pytest.mark.parametrize("size", [1e19, 1e25, 1e35])
+def test_features_whose_squares_overflow_float32_are_fitted_as_others(size):
+    x, y = blobs()
+    x /= np.abs(x).max(axis=0)
+    large = x * np.float32(size)
+    want = Probe().fit(x, y).predict(x)
+    assert (Probe().fit(large, y).predict(large) == want).mean() > 0.99
+
+
+def test_features_too_far_apart_for_float32_are_refused():
+    x = np.array([[-3e38], [-3e38], [-3e38], [3e38]], dtype=np.float32)
+    with pytest.raises(InputError, match="not finite"):
+        Probe().fit(x, np.array([0, 1, 0, 1]))
+
+
 def test_accuracies_against_sklearn_metrics():
     x, y = blobs(spread=3.0)
     y[y == 3] = np.where(np.arange((y == 3).sum()) % 5, 0, 3)  # unbalanced

@@ -61,14 +61,16 @@ def standard(x: Any) -> Standard:
 def standardiser(features: Floats32) -> tuple[Floats32, Floats32]:
     """(centre (d,), 1 / standard deviation (d,)) of features (N, d); scale 0 where a feature is constant.
 
-    NaN where a feature holds values that are not finite.
+    Squares are float64: float32's overflow beyond 1.8e19.  NaN where a feature holds values that are not
+    finite or too far apart for float32.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         centre = features.mean(axis=0, dtype=np.float64)
         off = features - centre.astype(np.float32)
-        spread = np.sqrt(np.square(off, out=off).mean(axis=0, dtype=np.float64))
+        spread = np.sqrt(np.square(off, dtype=np.float64).mean(axis=0))
         varies = ~(spread <= 1e-6 * np.maximum(np.abs(centre), 1e-12))
         scale = np.where(varies, 1 / np.where(varies, spread, 1), 0)
+        scale[np.isinf(spread)] = np.nan
     return centre.astype(np.float32), scale.astype(np.float32)
 
 
