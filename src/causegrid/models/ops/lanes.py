@@ -7,6 +7,9 @@ mix in freely.  Channels come in whole multiples of `WIDTH`: `padded` adds zeros
 
 `exp2`, `softplus` and `sigmoid` are polynomials, because numba without SVML calls libm once per element;
 products and sums may contract, nothing is reordered, NaN stays NaN.
+
+numba keeps compiled kernels by the file they stand in and does not see a change of this one: whoever edits it
+removes the `.nbi` and `.nbc` files of this folder's `__pycache__`.
 """
 
 # mypy: disable-error-code="import-untyped,no-untyped-call,untyped-decorator"
