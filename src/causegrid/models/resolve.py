@@ -18,6 +18,7 @@ from causegrid.errors import InputError, unknown
 from causegrid.models.pretrained import as_device, as_dtype, load_pretrained, quiet, wrap
 from causegrid.models.record import Model, models
 from causegrid.models.saved import build, load
+from causegrid.spec import joined, split
 
 ELSE = "or a local folder, or a Hugging Face id org/name"
 
@@ -34,15 +35,22 @@ def model(
     **options: Any,
 ) -> Model:
     """A model by name: a registered family (fresh weights for `task`, from `seed`), a bundled model, a local
-    folder (saved by us, a run's cell, or in Hugging Face's format), or a Hugging Face id.
+    folder (saved by us, a run's cell, or in Hugging Face's format), or a Hugging Face id.  A registered
+    name may carry options (`mamba:conv=false`).
 
     `dtype` is float32 and `device` the CPU unless given (`"auto"`: a GPU where there is one).  `options` are
     the family's own; pretrained models take `attn_implementation`.  Raises InputError, one line, naming what
     was given, what is allowed and the nearest match.
     """
     text = os.fspath(name)
-    if text in models:
-        return _registered(text, task=task, seed=seed, dtype=dtype, device=device, options=options)
+    if text.partition(":")[0] in models:
+        base, named = split(text)
+        for option in set(named) & set(options):
+            raise InputError(f"model {base!r}: the option {option!r} is given in the name and beside it")
+        options = {**named, **options}
+        made = _registered(base, task=task, seed=seed, dtype=dtype, device=device, options=options)
+        made.name = joined(base, named)
+        return made
     folder = Path(text).expanduser()
     if folder.is_file():
         raise InputError(f"model {text!r} is a file: give the folder that holds it")
@@ -153,7 +161,8 @@ def _named_in(folder: Path) -> str:
     except (OSError, ValueError, AttributeError, RecursionError):
         raise InputError(f"{str(folder / 'cell.json')!r} cannot be read: not a cell of a run") from None
     name = config.get("model") if isinstance(config, dict) else None
-    untrained_family = name in models and "n_tokens" in inspect.signature(models.get(str(name))).parameters
+    base = str(name).partition(":")[0]
+    untrained_family = base in models and "n_tokens" in inspect.signature(models.get(base)).parameters
     if not isinstance(name, str) or untrained_family:
         raise InputError(f"cell {str(folder)!r} holds no trained model (its training stage has not finished)")
     return name

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 
 from causegrid.errors import InputError, unknown
+from causegrid.spec import split
 from causegrid.tasks import PromptTask, Task, task, tasks
 
+GIVEN = ("n_tokens", "n_out", "seed")  # what a family is told by its task and cell
 EDGE = 1 << 20  # bytes read at both ends of a weight file for its digest
 
 
@@ -22,10 +25,18 @@ def require_task(name: str, kind: str) -> Task:
 
 
 def require_family(name: str) -> None:
-    """Raises InputError unless `name` is a family that can be trained from scratch."""
+    """Raises InputError unless `name` is a family that can be trained from scratch, with options it takes."""
+    from causegrid.models import models
+
     families = _families()
-    if name not in families:
-        raise unknown("model family", name, families)
+    base, options = split(name)
+    if base not in families:
+        raise unknown("model family", base, families)
+    taken = inspect.signature(models.get(base)).parameters
+    allowed = sorted(k for k, p in taken.items() if p.kind is p.KEYWORD_ONLY and k not in GIVEN)
+    for option in options:
+        if option not in allowed:
+            raise unknown(f"option of model {base!r}", option, allowed)
 
 
 def require_screens(names: Sequence[str], made: Task) -> None:

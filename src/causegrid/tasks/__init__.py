@@ -6,15 +6,17 @@ import inspect
 from typing import Any
 
 from causegrid.errors import InputError, unknown
+from causegrid.spec import joined, split
 from causegrid.tasks.base import PromptSet, PromptTask, StateBatch, StateTask, Task, tasks
 
 __all__ = ["PromptSet", "PromptTask", "StateBatch", "StateTask", "Task", "task", "tasks"]
 
 
 def task(name: str, **options: Any) -> Task:
-    """A registered task by name (`parity`, `s3`, `z12`, `dyck`, `ioi`, ...), or `prompts:FILE.jsonl`.
+    """A registered task by name (`parity`, `s3`, `z12`, `dyck`, `ioi`, ...), with options in the name
+    (`dyck:k=8`) or beside it, or `prompts:FILE.jsonl`.
 
-    Registered factories are called as `factory(name, **options)`.
+    Registered factories are called as `factory(name, **options)`; the task is called what the name says.
     Raises InputError for an unknown name, an unknown option or a missing one.
     """
     if not isinstance(name, str):
@@ -23,6 +25,18 @@ def task(name: str, **options: Any) -> Task:
         if "file" in options:
             raise InputError(f"task {name!r} already names its file: leave out file={options['file']!r}")
         name, options = "prompts", {"file": name.removeprefix("prompts:"), **options}
+    elif ":" in name:
+        name, named = split(name)
+        for option in set(named) & set(options):
+            raise InputError(f"task {name!r}: the option {option!r} is given in the name and beside it")
+        options = {**named, **options}
+        made: Task = _made(name, options)
+        made.name = joined(name, named)
+        return made
+    return _made(name, options)
+
+
+def _made(name: str, options: dict[str, Any]) -> Task:
     factory = tasks.get(name)
     _check_options(name, factory, options)
     made: Task = factory(name, **options)
