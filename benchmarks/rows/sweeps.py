@@ -11,6 +11,7 @@ sweeps are timed, not the choice of the groups.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -41,6 +42,8 @@ from causegrid.evidence import verdict
 from causegrid.interventions.heads import Ablator
 from causegrid.interventions.sweep import Planner
 from causegrid.studies.pattern.matched_null import matched_null
+
+DRAWS = int(os.environ.get("BENCH_DRAWS", "399"))  # a null: 399 are what five competing groups ask for
 
 
 class Watched(Ablator):
@@ -118,11 +121,11 @@ def run_smollm2(quick: bool, say: Say) -> list[Result]:
     with timing.threads(1 if quick else THREADS):
         work = tiny("llama", **TINY) if quick else smollm2(say)
         with tools(work, "smollm2", say, quick=quick) as others:
-            return _smollm2(work, others, quick, say, draws=19 if quick else 399)
+            return _smollm2(work, others, quick, say, draws=19 if quick else DRAWS)
 
 
 def _smollm2(work: Work, others: dict[str, Competitor], quick: bool, say: Say, *, draws: int) -> list[Result]:
-    every = 0.2 if quick else 20.0
+    every = 0.2 if quick else 30.0
     jobs = cell_jobs(work, draws=draws)
     picked = sample(jobs, 6 if quick else 64)
     some = picked[: 3 if quick else 5]
@@ -162,7 +165,7 @@ def _smollm2(work: Work, others: dict[str, Competitor], quick: bool, say: Say, *
             f"{kinds['draw']} draws; zero ablation.  The plain loop ran {sum(len(c.ours) for c in clocks)} "
             f"head sets of a seeded sample in turns with ours and is multiplied by {len(jobs)}.  The quartiles "
             "are over the five parts (a group's draws with a fifth of the rest), which differ in how deep "
-            "their heads lie.  Equal: margin and answer probability of every prompt, on a sample.",
+            f"their heads lie.  {_fewer(draws)}Equal: margin and answer probability of every prompt, on a sample.",
             **common,
         )
     ]
@@ -172,6 +175,16 @@ def _smollm2(work: Work, others: dict[str, Competitor], quick: bool, say: Say, *
     found += _cell(work, planner, jobs, party, picked, draws, every, say)
     found.append(_layers(work, jobs, party, quick))
     return found
+
+
+def _fewer(draws: int) -> str:
+    """What a run with fewer draws than a cell's says about it."""
+    if draws >= 399:
+        return ""
+    return (
+        f"A cell of five groups has 399 draws each (`BENCH_DRAWS=399`, over an hour here); this run took {draws}, "
+        "which share less of their beginnings and leave less for early stopping to save.  "
+    )
 
 
 def _tools(
@@ -254,7 +267,7 @@ def _cell(
             difference=float(differ),
             tolerance=0.0,
             note=f"One run with effects, noise floor, intervals and verdicts; the plain loop runs every head set "
-            f"(no stopping) and computes no intervals.  Draws used of {draws}: "
+            f"(no stopping) and computes no intervals.  {_fewer(draws)}Draws used of {draws}: "
             + ", ".join(f"{g} {n}" for g, n in used.items())
             + ".  Quartiles are the plain loop's.  Equal: the number of verdicts that differ from those of "
             "the full nulls.",
