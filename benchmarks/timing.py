@@ -22,7 +22,8 @@ Seconds = NDArray[np.float64]
 def interleaved(*callables: Callable[[], Any], rounds: int = 5, warmup: int = 1) -> list[Seconds]:
     """Seconds of each callable in each round, one array (rounds,) per callable; `warmup` rounds are untimed.
 
-    Garbage is collected between rounds and not within them.
+    Garbage is collected between rounds and not within them.  Each round begins with the next callable: whoever
+    comes first finds the caches cold.
     """
     for _ in range(warmup):
         for call in callables:
@@ -33,9 +34,10 @@ def interleaved(*callables: Callable[[], Any], rounds: int = 5, warmup: int = 1)
         for i in range(rounds):
             gc.collect()
             gc.disable()
-            for k, call in enumerate(callables):
+            for turn in range(len(callables)):
+                k = (i + turn) % len(callables)
                 start = time.perf_counter()
-                call()
+                callables[k]()
                 taken[k, i] = time.perf_counter() - start
     finally:
         if on:
