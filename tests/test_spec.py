@@ -45,7 +45,7 @@ def test_a_task_is_made_and_called_as_its_name_says():
         {"depth": 5, "top": 9},
     )
     assert cg.task("ioi:templates=2").name == "ioi:templates=2"
-    with pytest.raises(InputError, match="did you mean .k."):
+    with pytest.raises(InputError, match="did you mean 'k'"):
         cg.task("dyck:kk=8")
     with pytest.raises(InputError, match="beside it"):
         cg.task("dyck:k=8", k=2)
