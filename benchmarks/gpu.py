@@ -33,6 +33,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from benchmarks import steps  # noqa: E402
 from benchmarks.competitors.plain import Plain  # noqa: E402
+from benchmarks.prompts import random_prompts  # noqa: E402
 from benchmarks.timing import interleaved, ratio  # noqa: E402
 from causegrid.errors import InputError  # noqa: E402
 from causegrid.headnames import head  # noqa: E402
@@ -330,22 +331,6 @@ def language_model(kind: str, *, layers: int, heads: int, width: int, vocabulary
         **grouped,
     )
     return wrap(AutoModelForCausalLM.from_config(config).eval(), name=f"random {kind}")
-
-
-def random_prompts(n_tokens: int, *, n: int, length: int, seed: int = 0) -> PromptSet:
-    """`n` random prompts of `length` tokens, each with one answer and one foil."""
-    rng = np.random.default_rng(seed)
-    ends = [rng.choice(n_tokens, 2, replace=False) for _ in range(n)]
-    return PromptSet(
-        task="random",
-        texts=[f"random {i}" for i in range(n)],
-        tokens=list(rng.integers(0, n_tokens, (n, length))),
-        answers=[e[:1] for e in ends],
-        foils=[e[1:] for e in ends],
-        positions={},
-        variant=["random"] * n,
-        corrupted=[None] * n,
-    )
 
 
 def show(found: dict[str, Any]) -> None:

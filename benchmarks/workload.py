@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 import causegrid as cg
+from benchmarks.prompts import random_prompts
 from causegrid.headnames import head
 from causegrid.models import Model, wrap
 from causegrid.signatures.attention import attention
@@ -117,22 +118,6 @@ def smollm2(say: Callable[[str], None], *, n_prompts: int = 64, seed: int = 0) -
     if empty := [name for name, heads in groups.items() if not heads]:
         raise ValueError(f"no heads for {empty}: the sweep needs five groups")
     return Work(model, measured, groups)
-
-
-def random_prompts(n_tokens: int, *, n: int, length: int, seed: int = 0) -> PromptSet:
-    """`n` random prompts of `length` tokens, each with one answer and one foil."""
-    rng = np.random.default_rng(seed)
-    ends = [rng.choice(n_tokens, 2, replace=False) for _ in range(n)]
-    return PromptSet(
-        task="random",
-        texts=[f"random {i}" for i in range(n)],
-        tokens=list(rng.integers(0, n_tokens, (n, length))),
-        answers=[e[:1] for e in ends],
-        foils=[e[1:] for e in ends],
-        positions={},
-        variant=["random"] * n,
-        corrupted=[None] * n,
-    )
 
 
 def tiny(

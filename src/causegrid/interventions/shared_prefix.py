@@ -10,7 +10,7 @@ Which steps are equal is told by their keys (`Condition.keys`); a step without a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from causegrid.sites.address import Site
@@ -82,6 +82,18 @@ def tree(paths: Iterable[tuple[Hashable, Sequence[Step]]]) -> list[Node]:
     for root in base.children:
         _join(root)
     return base.children
+
+
+def alike(paths: list[tuple[Hashable, list[Step]]], size: int) -> Iterator[list[tuple[Hashable, list[Step]]]]:
+    """Conditions in parts of at most `size`, those with the same first steps together."""
+    if len(paths) > size:
+        rank: dict[Hashable, int] = {}  # keys in order of first appearance
+        for _, path in paths:
+            for step in path:
+                rank.setdefault(step.key, len(rank))
+        paths = sorted(paths, key=lambda p: [(step.start, rank[step.key]) for step in p[1]])
+    for s in range(0, len(paths), size):
+        yield paths[s : s + size]
 
 
 def _join(node: Node) -> None:

@@ -33,7 +33,7 @@ from torch import Tensor
 from causegrid.errors import InputError, InterventionError
 from causegrid.interventions.condition import Condition, Ints, stacked
 from causegrid.interventions.metrics import METRICS, Targets, metric_values
-from causegrid.interventions.shared_prefix import Node, Step, steps, tree
+from causegrid.interventions.shared_prefix import Node, Step, alike, steps, tree
 from causegrid.models.forward import call, evaluating
 from causegrid.models.record import Model
 from causegrid.sites.edit import Edit, edit
@@ -199,7 +199,7 @@ class Planner:
             kept = group.tokens.numel() * self.model.d_model * 4
             size = max(1, self._stack_of(group), _FORKS // kept)
             found: dict[Hashable, Tensor] = {}
-            for some in _alike(paths, size):
+            for some in alike(paths, size):
                 for key, values in self._grow(tree(some), group, residuals):
                     found[key] = values
                     tick()
@@ -345,20 +345,6 @@ class _Ticker:
         if self.progress is not None and done > self.told:
             self.told = done
             self.progress(self.before + done, self.total)
-
-
-def _alike(
-    paths: list[tuple[Hashable, list[Step]]], size: int
-) -> Iterator[list[tuple[Hashable, list[Step]]]]:
-    """Conditions in parts of at most `size`, those with the same first steps together."""
-    if len(paths) > size:
-        rank: dict[Hashable, int] = {}  # keys in order of first appearance
-        for _, path in paths:
-            for step in path:
-                rank.setdefault(step.key, len(rank))
-        paths = sorted(paths, key=lambda p: [(step.start, rank[step.key]) for step in p[1]])
-    for s in range(0, len(paths), size):
-        yield paths[s : s + size]
 
 
 def _batches(model: Model, prompts: PromptSet, batch: int) -> list[_Batch]:
