@@ -85,6 +85,13 @@ def run(
     limit: Annotated[
         int | None, typer.Option(min=0, help="At most so many unfinished cells this time.")
     ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STAGE",
+            help="Run each cell up to this stage only (as `train`); a later run without it goes on from there.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Fill the study's grid of cells.  Resumes by itself: finished cells and stages are never run again."""
@@ -99,6 +106,7 @@ def run(
         engine=engine,
         overrides=set_ or (),
         limit=limit,
+        until=until,
         progress=terminal.Progress(),
     )
     for cell, why in outcome.failures:

@@ -56,6 +56,7 @@ def test_bare_command_prints_help_and_fails(call):
         (("run",), ("STUDY.yaml",)),
         (("run", "x.yaml", "--wrkers", "2"), ("--wrkers", "--workers")),
         (("run", "no-such.yaml"), ("no-such.yaml",)),
+        (("run", "x.yaml", "--untl", "train"), ("--untl", "--until")),
         (("train", "partiy", "lstm"), ("partiy", "parity")),
         (("train", "parity", "lsmt"), ("lsmt", "lstm")),
         (("train", "ioi", "lstm"), ("ioi", "state task")),
@@ -213,6 +214,15 @@ def test_init_writes_a_study_that_plans(call, tmp_path, monkeypatch):
         assert len(json.loads(out)) >= 3
         refused(call("init", study, "--study", study), "exists already")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["pattern-selectivity.yaml", "state-encoding.yaml"]
+
+
+def test_run_until_names_the_stages(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("study: state-encoding\ngrid:\n- {tasks: [parity], models: [gru]}\n")
+    refused(
+        call("run", "mine.yaml", "--until", "trian"), "trian", "train, probe, erase", "did you mean 'train'"
+    )
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.yaml"]
 
 
 def test_train_saves_a_model_that_probe_reads(call, tmp_path, monkeypatch):

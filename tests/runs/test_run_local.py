@@ -172,3 +172,11 @@ def test_a_study_no_worker_can_import_is_refused_before_anything_is_written(tmp_
 
 def test_engines_are_registered():
     assert {"inline", "local"} <= set(engines.names())
+
+
+def test_workers_stop_where_they_are_asked_to(tmp_path, log):
+    out = tmp_path / "run"
+    assert run(fake(log, "a", "b"), out, workers=2, until="first").n_done == 2
+    assert ran(log, "a") == ran(log, "b") == ["first"]
+    assert run(fake(log, "a", "b"), out, workers=2).n_done == 2
+    assert ran(log, "a") == ran(log, "b") == ALL

@@ -465,3 +465,49 @@ def test_failures_of_this_call_are_not_tried_twice_by_a_second_worker(tmp_path, 
     finished = execute(out, one(out).id, options, lambda *news: None)
     assert (finished.how, finished.line) == ("failed", "RuntimeError: the stage fell over")
     assert ran(log, "raise") == ["first", "second"]
+
+
+def test_until_fills_every_cell_up_to_a_stage_and_a_later_run_goes_on(tmp_path, log):
+    made, out = fake(log, "a", "raise"), tmp_path / "run"
+    outcome = inline(made, out, until="first")
+    assert (outcome.n_done, outcome.n_failed, outcome.exit_code) == (2, 0, 0)
+    assert ran(log, "a") == ran(log, "raise") == ["first"]
+    table = status(out)
+    assert table["status"].tolist() == ["stopped"] * 2 and table["stages"].tolist() == ["1/3"] * 2
+    assert table["message"].tolist() == ["first done; to come: second, third"] * 2
+    assert (
+        plan_of(made, out) == ["to run"] * 2
+        and json.loads((out / "claims.json").read_text())[0]["cells"] == []
+    )
+    before = snapshot(out / "cells")
+    again = inline(made, out, until="first")
+    assert (again.n_done, again.n_cached) == (0, 2) and snapshot(out / "cells") == before
+    assert inline(made, out, until="second").n_failed == 1 and ran(log, "a") == ["first", "second"]
+    failed = inline(made, out, until="first")
+    assert (failed.n_cached, failed.exit_code) == (2, 0) and status(out)["status"].tolist() == [
+        "stopped",
+        "failed",
+    ]
+    assert inline(made, out).n_done == 1
+    assert ran(log, "a") == ALL and status(out)["status"].tolist() == ["done", "failed"]
+    assert inline(made, out, until="third", retry_failed=False).n_cached == 1
+
+
+def test_until_the_last_stage_is_the_whole_cell_and_an_unknown_stage_writes_nothing(tmp_path, log):
+    made, out = fake(log, "a"), tmp_path / "run"
+    with pytest.raises(
+        InputError, match=r"unknown stage 'frist': allowed are first, second, third; did you mean"
+    ):
+        inline(made, out, until="frist")
+    assert not out.exists()
+    inline(made, out, until="third")
+    assert one(out).status == "done"
+
+
+def test_a_damaged_file_of_a_stopped_cell_is_computed_again(tmp_path, log):
+    made, out = fake(log, "a"), tmp_path / "run"
+    inline(made, out, until="second")
+    (one(out).path / "half.parquet").unlink()
+    assert one(out).status == "interrupted"
+    assert inline(made, out, until="second").n_done == 1
+    assert ran(log, "a") == ["first", "second", "second"] and one(out).status == "stopped"

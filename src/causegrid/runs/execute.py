@@ -16,14 +16,14 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from causegrid.errors import InputError
+from causegrid.errors import InputError, unknown
 from causegrid.runs import files, store
 from causegrid.runs.engines.base import Finished, Options, Report
 from causegrid.runs.lock import Lock, holder
@@ -67,8 +67,11 @@ def study(code: str) -> Any:
     return found() if isinstance(found, type) else found
 
 
-def give_up(folder: Path, id: str, how: str, line: str) -> Finished:
-    """Record why a worker that is gone left its cell, unless it finished it or somebody else took it."""
+def give_up(folder: Path, id: str, how: str, line: str, *, since: float = 0.0) -> Finished:
+    """Record why a worker that is gone left its cell, unless it finished it or somebody else took it.
+
+    since: UNIX time; a cell that stopped as asked (`until`) after it was finished by that worker.
+    """
     run = store.open_run(folder)
     path = run.folder / store.CELLS / id
     lock = Lock(path / store.LOCK)
@@ -78,7 +81,8 @@ def give_up(folder: Path, id: str, how: str, line: str) -> Finished:
             return Finished(id=id, how="elsewhere", line=holder(path / store.LOCK))
         try:
             found, _ = files.read_json(path / store.CELL)
-            if found and found.get("status") == "done":
+            status = found.get("status") if found else None
+            if status == "done" or (found and status == "stopped" and _unix(found.get("finished")) > since):
                 return Finished(id=id, how="done")
             store.clear(path)
             manifest = found or {
@@ -114,6 +118,8 @@ class _Cell:
         before = record.manifest
         if before.get("status") == "done" and not record.damage:
             return Finished(id=self.id, how="cached")
+        if self.options.until and record.reached(self.options.until):
+            return Finished(id=self.id, how="cached")
         if before.get("status") == "failed" and _unix(before.get("finished")) > self.options.started:
             return Finished(id=self.id, how="failed", line=str((before.get("error") or {}).get("line", "")))
         self._start(record)
@@ -126,7 +132,8 @@ class _Cell:
             with suppress(OSError):  # then it still says `running`, which without a live lock reads the same
                 self._end("interrupted", None)
             raise
-        self._end("done", None)
+        whole = set(self.manifest["stage_names"]) <= set(self.manifest["stages"])
+        self._end("done" if whole else "stopped", None)
         return Finished(id=self.id, how="done")
 
     def _start(self, record: store.CellRecord) -> None:
@@ -164,14 +171,16 @@ class _Cell:
         if len(set(names)) != len(names):
             raise ValueError(f"study {self.run.study!r} has two stages of one name: {', '.join(names)}")
         self.manifest["stage_names"] = names
-        for at, stage in enumerate(stages):
+        until = self.options.until
+        last = len(names) if until is None else wanted(names, until) + 1
+        for at, stage in enumerate(stages[:last]):
             if stage.name in self.manifest["stages"]:
                 continue
             self.report(self.id, at, len(stages), "")
             self.manifest["stage"] = stage.name
             self._write()
             self._stage(stage.name, stage.run, cell)
-        self.report(self.id, len(stages), len(stages), "")
+        self.report(self.id, last, len(stages), "")
 
     def _stage(self, name: str, work: Callable[[Any], None], cell: Any) -> None:
         aside = self.path / f".stage-{''.join(c if c.isalnum() else '-' for c in name)}-{os.getpid()}"
@@ -286,6 +295,13 @@ class Context:
     def progress(self, done: int, total: int, what: str = "") -> None:
         """How far this stage is."""
         self._cell.report(self._cell.id, done, total, f"{self._stage} {what}".strip())
+
+
+def wanted(names: Sequence[str], until: str) -> int:
+    """The place of stage `until` in `names`.  Raises InputError naming the stages there are."""
+    if until not in names:
+        raise unknown("stage", until, names)
+    return names.index(until)
 
 
 def versions() -> dict[str, str]:

@@ -23,6 +23,7 @@ from causegrid.runs import files, store
 from causegrid.runs.cells import cell_id, expand
 from causegrid.runs.engines import Finished, Options, engines
 from causegrid.runs.execute import study as study_of
+from causegrid.runs.execute import wanted
 from causegrid.runs.lock import Lock, holder
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ log = logging.getLogger(__name__)
 class Outcome:
     """How a run call ended.
 
-    n_done, n_failed: cells computed by this call.  n_cached: cells that were finished before.  n_left: not
-    tried (`limit`, or failed before and not retried).  n_elsewhere: being computed by another run.
+    n_done, n_failed: cells computed by this call (up to `until`).  n_cached: cells that were finished before.
+    n_left: not tried (`limit`, or failed before and not retried).  n_elsewhere: being computed by another run.
     failures: cell id -> reason.  problems: what went wrong after the cells (tables, claims).
     """
 
@@ -64,6 +65,7 @@ def run(
     workers: int = 1,
     engine: str = "local",
     limit: int | None = None,
+    until: str | None = None,
     overrides: Sequence[str] = (),
     progress: Progress | None = None,
     retry_failed: bool = True,
@@ -73,7 +75,8 @@ def run(
 ) -> Outcome:
     """Fill the grid of a study file, or of (study, config), in `out` (default: `runs/<name of the file>`).
 
-    limit: at most so many unfinished cells.  progress(done, total, what): cells, and stages within each.
+    limit: at most so many unfinished cells.  until: the last stage to run in each cell; a later call without it
+    goes on from there.  progress(done, total, what): cells, and stages within each.
     retry_failed: cells that failed in an earlier call are tried again.  threads: of one worker (default: the
     cores shared out).  timeout: seconds for one cell (`local` only).
     Raises InputError before anything runs or is written, KeyboardInterrupt on Ctrl-C or SIGTERM (resumable).
@@ -86,13 +89,22 @@ def run(
     found, config, default = _resolve(study, overrides)
     folder = Path(out) if out is not None else default
     options = Options(
-        code=store.code_of(found), workers=workers, threads=threads, timeout=timeout, started=time.time()
+        code=store.code_of(found),
+        workers=workers,
+        threads=threads,
+        timeout=timeout,
+        until=until,
+        started=time.time(),
     )
     chosen.check(options)
-    made = store.create(folder, found, config, found.cells(config))
+    cells = found.cells(config)
+    if until is not None:
+        for cell in cells:
+            wanted([stage.name for stage in found.stages(cell)], until)
+    made = store.create(folder, found, config, cells)
     records = made.cells(verify=True)
-    n_cached = sum(c.status == "done" for c in records)
-    todo = [c.id for c in records if c.status != "done" and (retry_failed or c.status != "failed")]
+    n_cached = sum(c.reached(until) for c in records)
+    todo = [c.id for c in records if not c.reached(until) and (retry_failed or c.status != "failed")]
     ids = todo[:limit]
     labels = {c.id: c.label for c in records}
     tell: Progress = progress or (lambda done, total, what: None)

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from causegrid.errors import InputError
 from causegrid.runs import files, lock
@@ -27,7 +27,7 @@ from causegrid.runs.cells import expand, label
 if TYPE_CHECKING:
     import pandas as pd
 
-Status = Literal["pending", "running", "interrupted", "done", "failed"]
+Status = Literal["pending", "running", "interrupted", "stopped", "done", "failed"]
 RUN, CELL, CELLS, CLAIMS, TABLES = "run.json", "cell.json", "cells", "claims.json", "tables"
 LOCK = ".lock"
 KEYS = ("cell", "task", "model", "seed")
@@ -60,6 +60,13 @@ class CellRecord:
     def seconds(self) -> float:
         """Seconds of the finished stages."""
         return float(sum(self.stages.values()))
+
+    def reached(self, until: str | None) -> bool:
+        """Whether every stage up to and including `until` is finished (None: the last)."""
+        if until is None or self.status == "done":
+            return self.status == "done"
+        wanted = self.stage_names[: self.stage_names.index(until) + 1] if until in self.stage_names else ()
+        return bool(wanted) and set(wanted) <= set(self.stages)
 
     def tables(self) -> list[str]:
         """Names of the tables of finished stages."""
@@ -237,7 +244,7 @@ def read_cell(folder: Path, id: str, config: dict[str, Any], *, verify: bool = F
         facts=dict(_mapping(found, "facts")),
         error=str(error.get("line", "")) if status == "failed" else "",
         traceback=str(error.get("traceback", "")) if status == "failed" else "",
-        message=message or (live if status == "running" else ""),
+        message=message or (live if status == "running" else _waiting(stages, names, status)),
         damage=message,
         files=listed,
         manifest=found,
@@ -252,9 +259,17 @@ def _mapping(found: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 def _status(written: str, owned: bool, damaged: bool) -> Status:
     if owned:
         return "running"
-    if damaged or written not in ("done", "failed"):
+    if damaged or written not in ("stopped", "done", "failed"):
         return "interrupted"
-    return "done" if written == "done" else "failed"
+    return cast(Status, written)
+
+
+def _waiting(stages: Mapping[str, float], names: Sequence[str], status: Status) -> str:
+    """What a cell that was stopped on purpose (`--until`) has, and still needs."""
+    if status != "stopped":
+        return ""
+    left = [name for name in names if name not in stages]
+    return f"{', '.join(stages)} done; to come: {', '.join(left)}"
 
 
 def _undamaged(

@@ -134,9 +134,8 @@ def _close(slot: _Slot, folder: Path, options: Options) -> Finished:
     slot.open = False
     if slot.finished is not None:
         return slot.finished
-    if slot.late:
-        return give_up(folder, slot.id, "failed", f"timed out after {options.timeout:g} s")
-    return give_up(folder, slot.id, "failed", _reason(slot.process.exitcode))
+    why = f"timed out after {options.timeout:g} s" if slot.late else _reason(slot.process.exitcode)
+    return give_up(folder, slot.id, "failed", why, since=options.started)
 
 
 def _reason(code: int | None) -> str:
