@@ -242,6 +242,9 @@ def test_train_saves_a_model_that_probe_reads(call, tmp_path, monkeypatch):
     assert {"layer", "label", "accuracy", "low", "high", "baselines"} <= set(rows[0])
     assert {"majority", "position", "token", "untrained"} <= set(rows[0]["baselines"])
     refused(call("train", "parity", "gru", "--out", out_folder), "exists already")
+    (out_folder / "cell.json").write_text("{}")
+    (out_folder / "model.safetensors").unlink()
+    refused(call("probe", "parity", out_folder), "left out", "delete this folder", "causegrid run")
 
 
 def test_dropped_words_are_named_in_the_output(call, small_lm, tmp_path):

@@ -113,6 +113,10 @@ def _log(context: CellContext, stage: str) -> None:
         file.write(f"{context.config.task} {stage} {time.time()} {os.getpid()}\n")
 
 
+def task_of(context: CellContext) -> str:
+    return str(context.config.task)
+
+
 def first(context: CellContext) -> None:
     _log(context, "first")
     context.save_table(
@@ -121,6 +125,8 @@ def first(context: CellContext) -> None:
     folder = context.path("weights")
     folder.mkdir()
     (folder / "w.bin").write_bytes(b"w" * 1000)
+    if task_of(context).startswith("weights"):
+        context.path("model.safetensors").write_bytes(b"m" * 100)
     context.note(first=np.float32(0.5), array=np.arange(2))
     assert context.table("numbers")["x"].tolist() == [1.0, 2.0]
 
@@ -131,6 +137,10 @@ def second(context: CellContext) -> None:
     context.save_table("half", pd.DataFrame({"y": [3]}))
     context.path("loose.txt").write_text("loose")
     context.progress(1, 2, "steps")
+    if task.startswith("weights"):
+        assert context.find("model.safetensors").read_bytes() == b"m" * 100
+    if task == "weights-raise":
+        raise RuntimeError(f"cannot read {context.folder.resolve() / 'x'} or {Path(np.__file__)}")
     if task == "raise":
         raise RuntimeError("the stage fell over\nwith a second line")
     if task == "input":

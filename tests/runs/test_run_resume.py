@@ -328,7 +328,7 @@ def test_a_really_full_disk(tmp_path, log):
         "if subprocess.run(mount).returncode: sys.exit(77)\n"
         "made = fake(Path(sys.argv[2]), 'a', 'b', 'c', 'd', 'e', 'f')\n"
         "o = run(made, disk / 'run', engine='inline')\n"
-        "left = [str(p) for p in disk.rglob('*') if p.name.startswith('.') or p.name.endswith('.tmp')]\n"
+        "left = [str(p) for p in disk.rglob('*') if p.name.endswith(('.tmp', '.lock')) or '.stage' in p.name]\n"
         "subprocess.run(['mount', '-o', 'remount,size=8m', 'none', str(disk)], check=True)\n"
         "p = run(made, disk / 'run', engine='inline')\n"
         "print(json.dumps([o.n_done, o.n_failed, [l for _, l in o.failures], left, p.n_failed, p.n_done]))\n"

@@ -232,7 +232,8 @@ class _Cell:
         line = _line(error)
         if files.is_full(error):
             line = f"the disk is full: nothing of stage {self.manifest.get('stage', '?')!r} was kept ({line})"
-        text = "".join(traceback.format_exception(error)).replace(str(Path.home()), "~")
+        line = self._portable(line)
+        text = self._portable("".join(traceback.format_exception(error)))
         stage = self.manifest.get("stage")
         try:
             self._end(
@@ -241,6 +242,14 @@ class _Cell:
         except OSError as second:
             line += f"; cell.json could not be written either ({_line(second)})"
         return Finished(id=self.id, how="failed", line=line)
+
+    def _portable(self, text: str) -> str:
+        """Without this machine's paths: the cell's folder, the run's and where Python's code lies go."""
+        places = [str(self.path), str(self.run.folder), *sys.path, sys.prefix, sys.base_prefix]
+        roots = {os.path.abspath(place) for place in places}
+        for root in sorted(roots - {"/"}, key=len, reverse=True):
+            text = text.replace(f"{root}/", "")
+        return text.replace(str(Path.home()), "~")
 
     def _end(self, status: str, error: dict[str, Any] | None) -> None:
         self.manifest.pop("stage", None)

@@ -62,16 +62,21 @@ def write_aside(path: Path, write: Callable[[Path], None]) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write strict JSON, atomically."""
     text = json.dumps(plain(value, path.stem), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    write_aside(path, lambda aside: _write_text(aside, text))
+    write_text(path, text)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text, atomically."""
+
+    def write(aside: Path) -> None:
+        aside.write_text(text, encoding="utf-8")
+
+    write_aside(path, write)
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
     """Write a tidy table as Parquet, atomically."""
     write_aside(path, lambda aside: table.to_parquet(aside, index=False))
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def read_json(path: Path) -> tuple[dict[str, Any] | None, str]:

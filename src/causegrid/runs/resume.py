@@ -154,8 +154,9 @@ def status(folder: Path | str) -> pd.DataFrame:
     rows = []
     for cell in store.open_run(folder).cells():
         stages = f"{len(cell.stages)}/{len(cell.stage_names)}" if cell.stage_names else "-"
+        message = "; ".join(filter(None, (cell.error, cell.message)))
         rows.append({**_keys(cell.id, cell.config), "status": cell.status, "stages": stages,
-                     "seconds": round(cell.seconds, 2), "message": cell.error or cell.message})  # fmt: skip
+                     "seconds": round(cell.seconds, 2), "message": message})  # fmt: skip
     return pd.DataFrame(rows)
 
 

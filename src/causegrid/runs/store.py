@@ -6,7 +6,9 @@
 
 A file counts when the manifest lists it, with the size and digest it was written with; the manifest is
 written last.  So a killed process leaves the state before its stage, and a damaged file takes back the stage
-that wrote it and the stages after it, with a message, until the next run computes them again.
+that wrote it and the stages after it, with a message, until the next run computes them again.  Weights may be
+left out (a store kept in git): an absent `*.safetensors` takes nothing back from a cell whose stages are all
+finished, since nothing is left to read it.  No file holds a path of this machine or its name.
 Reading never writes.
 """
 
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
 
 Status = Literal["pending", "running", "interrupted", "stopped", "done", "failed"]
 RUN, CELL, CELLS, CLAIMS, TABLES = "run.json", "cell.json", "cells", "claims.json", "tables"
-LOCK = ".lock"
+LOCK, IGNORE = ".lock", ".gitignore"
+WEIGHTS = ".safetensors"
+IGNORED = (".lock*", ".finish.lock*", ".stage-*", ".scratch-*", "*.tmp", f"*{files.CORRUPT}")
 KEYS = ("cell", "task", "model", "seed")
 
 
@@ -49,6 +53,7 @@ class CellRecord:
     message: str = ""  # what is wrong with the files, or who is computing the cell
     damage: str = ""  # what is wrong with the files
     files: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> stage, bytes, sha256
+    left_out: tuple[str, ...] = ()  # those of `files` that are weights and not here
     manifest: dict[str, Any] = field(default_factory=dict)  # cell.json as read
 
     @property
@@ -89,6 +94,8 @@ class CellRecord:
 
     def find(self, name: str) -> Path | None:
         """The path of a file (or folder of files) of a finished stage."""
+        if name in self.left_out:
+            return None
         known = name in self.files or any(f.startswith(f"{name}/") for f in self.files)
         return self.path / name if known else None
 
@@ -148,6 +155,8 @@ def create(out: Path | str, study: Any, config: Any, cells: Sequence[Any]) -> Ru
                 files.keep_corrupt(folder, RUN)
             files.write_json(folder / RUN, manifest)
         (folder / CELLS).mkdir(exist_ok=True)
+        if not (folder / IGNORE).exists():
+            files.write_text(folder / IGNORE, "\n".join(IGNORED) + "\n")
     except OSError as error:
         raise files.no_folder(folder, error) from error
     return open_run(folder)
@@ -231,8 +240,17 @@ def read_cell(folder: Path, id: str, config: dict[str, Any], *, verify: bool = F
     stages = {str(k): float(v) for k, v in _mapping(found, "stages").items()}
     listed = {str(k): dict(v) for k, v in _mapping(found, "files").items() if v.get("stage") in stages}
     names = tuple(str(s) for s in found.get("stage_names") or stages)
-    listed, stages, message = _undamaged(path, listed, stages, names, verify)
-    status = _status(str(found.get("status")), bool(owner), bool(message))
+    wrong = {n: why for n, info in listed.items() if (why := files.damage(path / n, info, verify=verify))}
+    left_out = tuple(n for n in wrong if n.endswith(WEIGHTS) and not (path / n).exists())
+    written, said, message = str(found.get("status")), "", ""
+    spared = len(left_out) == len(wrong)  # nothing is wrong but that
+    if wrong and spared and names and set(names) <= set(stages):
+        said = f"weights left out ({', '.join(left_out)})"
+    elif wrong:
+        wrong |= {name: f"{name} was left out" for name in left_out}
+        listed, stages, message = _undamaged(listed, stages, names, wrong)
+        left_out = ()
+    status = _status(written, bool(owner), bool(message) and not (spared and written == "failed"))
     error = _mapping(found, "error")
     return CellRecord(
         id=id,
@@ -244,9 +262,10 @@ def read_cell(folder: Path, id: str, config: dict[str, Any], *, verify: bool = F
         facts=dict(_mapping(found, "facts")),
         error=str(error.get("line", "")) if status == "failed" else "",
         traceback=str(error.get("traceback", "")) if status == "failed" else "",
-        message=message or (live if status == "running" else _waiting(stages, names, status)),
+        message=message or said or (live if status == "running" else _waiting(stages, names, status)),
         damage=message,
         files=listed,
+        left_out=left_out,
         manifest=found,
     )
 
@@ -273,18 +292,12 @@ def _waiting(stages: Mapping[str, float], names: Sequence[str], status: Status) 
 
 
 def _undamaged(
-    path: Path,
     listed: dict[str, dict[str, Any]],
     stages: dict[str, float],
     names: tuple[str, ...],
-    verify: bool,
+    wrong: Mapping[str, str],
 ) -> tuple[dict[str, dict[str, Any]], dict[str, float], str]:
     """Without the stage of the first damaged file and the stages after it, which may have read it."""
-    wrong = {
-        name: why for name, info in listed.items() if (why := files.damage(path / name, info, verify=verify))
-    }
-    if not wrong:
-        return listed, stages, ""
     order = {name: i for i, name in enumerate(names)}
     first = min(order.get(str(listed[name].get("stage")), 0) for name in wrong)
     stages = {name: seconds for name, seconds in stages.items() if order.get(name, 0) < first}
