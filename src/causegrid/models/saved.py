@@ -95,6 +95,11 @@ def load(
     """
     where = Path(folder)
     about = _about(where)
+    if (where / "cell.json").is_file() and not any(where.glob("*.safetensors")):
+        raise InputError(
+            f"cell {str(where)!r} holds no weights: they were left out; to rebuild them, delete this folder and "
+            "`causegrid run` its study again"
+        )
     wanted = as_dtype(dtype if dtype is not None else about["dtype"])
     if about["hugging_face"]:
         made = load_pretrained(str(where), name=about["name"], dtype=wanted, device=device)
