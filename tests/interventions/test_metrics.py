@@ -78,6 +78,43 @@ def test_a_shift_of_all_logits_changes_nothing(case, shift):
         np.testing.assert_allclose(after[name], before[name], rtol=2e-4, atol=1e-9, err_msg=name)
 
 
+def reference(row: torch.Tensor, answers: list[int], foils: list[int]) -> list[float]:
+    """The definitions, one prompt at a time, by torch's own argmax and logsumexp."""
+    if row.isnan().any():
+        return [float("nan")] * 5
+    best = float(row[answers].max())
+    rest = [float("nan")] * 2
+    if foils:
+        rest = [
+            float(row[answers].double().mean() - row[foils].double().mean()),
+            best > float(row[foils].max()),
+        ]
+    prob = (row[answers] - row.logsumexp(0)).exp().double().sum()
+    return [int(row.argmax()) in answers, rest[0], float(prob), 1 + int((row > best).sum()), rest[1]]
+
+
+@pytest.mark.parametrize("cached", [1, 40, 2**19])
+def test_ties_infinities_and_missing_numbers_in_any_row(cached, monkeypatch):
+    monkeypatch.setattr("causegrid.interventions.metrics._CACHED", cached)
+    rng = np.random.default_rng(4)
+    # few levels: most rows have ties at the top, many between answers and others; -0.0 and 0.0 are level
+    levels = np.array([-1.0, -0.0, 0.0, 1.0, 1.0000001, 2.0], dtype=np.float32)
+    logits = torch.from_numpy(rng.choice(levels, (400, 9)))
+    logits[rng.choice(400, 40), rng.integers(0, 9, 40)] = torch.nan
+    logits[rng.choice(400, 40), rng.integers(0, 9, 40)] = torch.inf
+    logits[rng.choice(400, 40), rng.integers(0, 9, 40)] = -torch.inf
+    logits[:3] = -torch.inf
+    logits[3:6] = 0.0
+    order = [rng.permutation(9) for _ in range(400)]
+    answers = [o[: 1 + i % 3].tolist() for i, o in enumerate(order)]
+    foils = [o[3 : 3 + i % 4].tolist() for i, o in enumerate(order)]
+    found = metrics(logits, prompt_set(answers, foils))
+    want = np.array([reference(*case) for case in zip(logits, answers, foils, strict=True)], dtype=float)
+    assert 0.1 < np.nanmean(want[:, 0]) < 0.9
+    for i, name in enumerate(METRICS):
+        np.testing.assert_allclose(found[name], want[:, i], rtol=1e-6, atol=1e-6, err_msg=name)
+
+
 def test_a_tie_with_the_foil_is_not_a_win():
     found = metrics(torch.tensor([[0.0, 1.0, 1.0]]), prompt_set([[1]], [[2]]))
     assert found["restricted"][0] == 0 and found["answer_rank"][0] == 1

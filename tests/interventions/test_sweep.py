@@ -87,6 +87,45 @@ def test_stacked_and_ragged_sweeps_equal_plain_hooks_to_rounding(family, tiny_mo
             np.testing.assert_allclose(values[i], want.numpy(), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("family", tiny.ATTENTION)
+@pytest.mark.parametrize("kind", ["z", "attn_out", "mlp_out", "resid_post"])
+def test_a_last_mlp_at_the_query_alone_equals_full_forwards(family, kind, tiny_model, make_prompts):
+    model, prompts = tiny_model(family), make_prompts(6, lengths=(5, 7))
+    spot = "L1.z[2]" if kind == "z" else f"L1.{kind}"
+    shift = Edit(site(spot), lambda x: x * 0.5 + 0.25, "shift")
+    conditions = [Condition(str(i), (zero(f"L0.z[{i}]"), shift)) for i in range(3)]
+    conditions += [Condition("below", (zero("L0.mlp_out"),))]
+    planner = Planner(model, prompts, metric=logits_at_query)
+    found = [planner.clean, *(v for _, v in planner.run(conditions))]
+    full = Planner(model, prompts, stack=1, reuse=False, metric=logits_at_query)
+    want = [full.clean, *(v for _, v in full.run(conditions))]
+    for a, b in zip(found, want, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-5)
+    for i, tokens in enumerate(prompts.tokens):
+        raw = clean_logits(model, torch.from_numpy(tokens)[None])[0]
+        np.testing.assert_allclose(found[0][i], raw, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"), [({}, 1), ({"stack": 3}, 1), ({"stack": 1}, 7), ({"reuse": False}, 7)]
+)
+def test_which_planners_run_the_last_mlp_at_the_query_alone(
+    options, rows, tiny_model, make_prompts, monkeypatch
+):
+    model, prompts = tiny_model("llama"), make_prompts(4)
+    mlp, seen = type(raw_blocks(model.module)[1].mlp), []
+    own = mlp.forward
+
+    def forward(self, x):
+        seen.append((self is raw_blocks(model.module)[1].mlp, x.shape[1]))
+        return own(self, x)
+
+    monkeypatch.setattr(mlp, "forward", forward)
+    list(sweep(model, prompts, head_conditions([[(0, 1)], [(1, 0)]]), **options))
+    assert {length for last, length in seen if last} == {rows}
+    assert {length for last, length in seen if not last} == {7}
+
+
 @pytest.mark.parametrize("family", ["gpt2", "llama_gqa", "mamba", "mamba2"])
 @pytest.mark.parametrize("reuse", [True, False])
 @pytest.mark.parametrize(
@@ -148,9 +187,9 @@ def test_case_14_clean_ablated_clean(tiny_model, make_prompts):
     model, prompts = tiny_model("llama"), make_prompts(6)
     tokens = torch.from_numpy(np.stack(prompts.tokens))
     before = clean_logits(model, tokens)
-    first = Planner(model, prompts, metric=logits_at_query).clean
+    first = Planner(model, prompts, stack=1, metric=logits_at_query).clean
     ablated = dict(sweep(model, prompts, head_conditions([[(0, 1)]]), metric=logits_at_query))
-    second = Planner(model, prompts, metric=logits_at_query).clean
+    second = Planner(model, prompts, stack=1, metric=logits_at_query).clean
     assert np.array_equal(first, before) and np.array_equal(second, before)
     assert np.array_equal(clean_logits(model, tokens), before)
     assert not np.array_equal(next(iter(ablated.values())), before)

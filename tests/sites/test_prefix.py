@@ -7,9 +7,9 @@ from site_models import OURS, hf, ours, output, tokens, traces
 import tiny
 from causegrid.errors import InputError, InterventionError
 from causegrid.models.record import Model
-from causegrid.sites import capture, edit, skip_blocks, zero
+from causegrid.sites import capture, edit, site, skip_blocks, zero
 from causegrid.sites.hooks import tap
-from causegrid.sites.prefix import stop_before
+from causegrid.sites.prefix import mlp_at_query, query_mlp, stop_before
 from causegrid.sites.table import blocks
 
 EVERY = [*tiny.CONFIGS, *(f"our {name}" for name in OURS)]
@@ -137,3 +137,71 @@ def test_a_stop_that_is_not_reached_or_does_not_exist_is_an_error() -> None:
     with pytest.raises(InputError, match="2 layers"), stop_before(model, 2):
         output(model, tokens(model))
     assert not any(m._forward_pre_hooks for m in model.module.modules())
+
+
+WITH_MLP = [name for name in EVERY if name in tiny.ATTENTION and name != "olmoe"] + ["our transformer"]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_last_mlp_runs_at_the_query_alone_and_the_query_does_not_see_it(name: str) -> None:
+    model = get(name)
+    mlp, found = query_mlp(model), traces(model)
+    assert (mlp is not None) == (name in WITH_MLP)
+    if mlp is None:
+        return
+    ids, seen = tokens(model), []
+    clean = output(model, ids)
+    with mlp_at_query(mlp):
+        handle = mlp.register_forward_hook(lambda _, args, out: seen.append((args[0].shape, out.shape)))
+        cut = output(model, ids)
+        handle.remove()
+    assert seen == [((len(ids), 1, model.d_model),) * 2]
+    torch.testing.assert_close(cut[:, -1], clean[:, -1], atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(cut[:, 0], clean[:, 0], atol=1e-3)  # what nobody may read
+    assert traces(model) == found and torch.equal(output(model, ids), clean)
+
+
+@pytest.mark.parametrize(
+    ("where", "free"),
+    [
+        ("L0.resid_post", True), ("L0.mlp_out", True), ("L1.resid_pre", True), ("L1.z[0]", True),
+        ("L1.attn_out", True), ("L1.mlp_out", False), ("L1.resid_post", False), ("L1.resid_post@-1", False),
+    ],
+)  # fmt: skip
+def test_edits_that_may_see_other_positions_of_the_last_mlp(where: str, free: bool) -> None:
+    assert (query_mlp(hf("gpt_neox"), [site("L0.z[1]"), site(where)]) is not None) == free
+
+
+@pytest.mark.parametrize(
+    ("path", "free"),
+    [
+        ("model.layers.0", True), ("model.layers.0.mlp", True), ("model.layers.1.self_attn.o_proj", True),
+        ("model.layers.1.mlp", False), ("model.layers.1.mlp.up_proj", False), ("model.layers.1", False),
+        ("model.layers.1.post_attention_layernorm", False), ("model.norm", False), ("lm_head", False),
+        ("model", False), ("", False),
+    ],
+)  # fmt: skip
+def test_nothing_is_cut_where_somebodys_hook_could_see_it(path: str, free: bool) -> None:
+    model = hf("llama")
+    module = model.module.get_submodule(path)
+    for register in (module.register_forward_hook, module.register_forward_pre_hook):
+        handle = register(lambda *_: None)
+        assert (query_mlp(model) is not None) == free
+        handle.remove()
+    module.forward = module.forward
+    assert (query_mlp(model) is not None) == free
+    del module.forward
+    assert query_mlp(model) is not None
+
+
+def test_nothing_is_cut_under_a_hook_on_all_modules_or_in_a_shared_mlp() -> None:
+    model = hf("llama")
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert query_mlp(model) is None
+    handle.remove()
+    first, last = blocks(model)
+    own, last.mlp = last.mlp, first.mlp
+    try:
+        assert query_mlp(model) is None
+    finally:
+        last.mlp = own

@@ -6,14 +6,16 @@ The naive loop hooks the model and runs it whole, once per condition, for logits
   is in block l starts at block l (an edit of block l's output starts at block l + 1);
 - conditions whose first edits are equal share what these do, up to the block where they part
   (`shared_prefix.py`): null draws that begin with the same head are one run until their second head;
-- only logits at the query position are computed, and reduced to per-prompt metrics at once;
+- only logits at the query position are computed, from a last MLP that runs at that position alone, and
+  reduced to per-prompt metrics at once;
 - conditions that edit the same sites are stacked into one batch where one alone leaves the machine idle;
 - equal conditions (equal `keys`) are computed once, also across runs of one planner, so the nulls of several
   groups share their draws;
 - conditions come from any iterable and are taken in chunks, arranged inside a chunk only: memory does not
   grow with their number, and a caller who has seen enough closes the generator.
 
-Values equal the naive loop's: bit for bit at equal batch shapes (`stack=1`), to rounding otherwise.
+Values equal the naive loop's: bit for bit at equal batch shapes (`stack=1`, where the last MLP runs in full
+too), to rounding otherwise.
 Prompts are batched by equal length and never padded.
 """
 
@@ -34,11 +36,12 @@ from causegrid.errors import InputError, InterventionError
 from causegrid.interventions.condition import Condition, Ints, stacked
 from causegrid.interventions.metrics import METRICS, Targets, metric_values
 from causegrid.interventions.shared_prefix import Node, Step, alike, steps, tree
+from causegrid.interventions.ticker import Ticker
 from causegrid.models.forward import call, evaluating
 from causegrid.models.record import Model
 from causegrid.sites.edit import Edit, edit
 from causegrid.sites.hooks import tap
-from causegrid.sites.prefix import skip_blocks, stop_before
+from causegrid.sites.prefix import mlp_at_query, query_mlp, skip_blocks, stop_before
 from causegrid.sites.table import blocks, require
 from causegrid.tasks import PromptSet
 
@@ -66,7 +69,7 @@ class Planner:
 
     `metric(logits, index)` maps query-position logits (..., B, V) of the prompts at `index` to values
     (..., B, M); by default M runs over `METRICS`.  `batch`: prompts of equal length per forward.  `stack`:
-    conditions per forward (None = as many as fill the device).  `reuse=False` runs every block every time.
+    conditions per forward (None = as many as fill the device).  `reuse=False` runs every block in full.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Planner:
         self.batch = batch
         self.reuse = reuse
         self.stack = stack
+        self._query_only = reuse and stack != 1
         self._metric = metric or _task_metric(model, prompts)
         self._batches = _batches(model, prompts, batch)
         self._clean: Floats | None = None
@@ -153,14 +157,14 @@ class Planner:
         done = 0
         source = iter(conditions)
         while members := list(itertools.islice(source, chunk)):
-            tick = _Ticker(progress, done, len(members), total)
+            tick = Ticker(progress, done, len(members), total)
             found = self._chunk(members, tick)
             tick.close()
             done += len(members)
             for one, values in zip(members, found, strict=True):
                 yield one.name, values
 
-    def _chunk(self, members: list[Condition], tick: _Ticker) -> list[Floats]:
+    def _chunk(self, members: list[Condition], tick: Ticker) -> list[Floats]:
         """Values of each condition; those with equal keys are computed once."""
         todo: dict[Hashable, Condition] = {}
         keys: list[Hashable] = []
@@ -181,7 +185,7 @@ class Planner:
             self._results.popitem(last=False)
         return out
 
-    def _compute(self, todo: dict[Hashable, Condition], tick: _Ticker) -> dict[Hashable, Floats]:
+    def _compute(self, todo: dict[Hashable, Condition], tick: Ticker) -> dict[Hashable, Floats]:
         if not todo:
             return {}
         parts: dict[Hashable, list[Floats]] = {key: [] for key in todo}
@@ -274,6 +278,9 @@ class Planner:
         with ExitStack() as scope:
             scope.enter_context(evaluating(self.model.module))
             scope.enter_context(torch.no_grad())
+            if self._query_only and stop is None:
+                mlp = query_mlp(self.model, (one.site for one in edits))
+                scope.enter_context(mlp_at_query(mlp))
             if stored is not None:
                 scope.enter_context(skip_blocks(self.model, start, stored))
             if edits:
@@ -320,31 +327,6 @@ class Planner:
             return self.stack
         full = _FULL_BATCH.get(self.model.device.type, _FULL_BATCH["cpu"])
         return max(1, full // group.tokens.numel())
-
-
-class _Ticker:
-    """Turns computed (condition, batch) pairs into `progress(done, total)` of whole conditions."""
-
-    def __init__(
-        self, progress: Callable[[int, int | None], None] | None, before: int, size: int, total: int | None
-    ) -> None:
-        self.progress, self.before, self.size, self.total = progress, before, size, total
-        self.share = 1.0  # calls a condition takes on average
-        self.calls = 0
-        self.told = 0
-
-    def __call__(self) -> None:
-        self.calls += 1
-        self._tell(min(self.size - 1, int(self.calls / self.share)))
-
-    def close(self) -> None:
-        """All conditions of the chunk are done."""
-        self._tell(self.size)
-
-    def _tell(self, done: int) -> None:
-        if self.progress is not None and done > self.told:
-            self.told = done
-            self.progress(self.before + done, self.total)
 
 
 def _batches(model: Model, prompts: PromptSet, batch: int) -> list[_Batch]:

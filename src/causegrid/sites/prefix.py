@@ -1,4 +1,4 @@
-"""Prefix reuse: recompute only what is above the first edited block, and only as far up as is wanted.
+"""Prefix reuse: recompute only what is above the first edited block, and only what is wanted above it.
 
 Blocks below keep their place in the model; their `forward` is replaced, on the instance, by one that passes
 its input through, and the last of them returns the stored residual.  The model's own loop, masks and
@@ -7,11 +7,15 @@ equal batch shape).
 
 A stored residual already holds what anybody's hooks on those blocks did to it, so the hooks found there are
 silent meanwhile; hooks set inside the body act, on the stored residual too.
+
+Who reads the logits of the query alone needs the last block's MLP at one position (`mlp_at_query`).  An MLP
+takes each position by itself, so its input is cut to the last one and its output broadcasts over the
+residual: the other positions then hold numbers that nothing reads.  `query_mlp` says where that is so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,8 +23,9 @@ from torch import Tensor, nn
 
 from causegrid.errors import InputError, InterventionError
 from causegrid.models.record import Model
+from causegrid.sites.address import Site
 from causegrid.sites.hooks import tap
-from causegrid.sites.table import blocks, table
+from causegrid.sites.table import attention, blocks, table
 
 Forward = Callable[..., Any]
 # where a module keeps the hooks around its forward
@@ -31,6 +36,7 @@ HOOKS = (
     "_forward_pre_hooks",
     "_forward_pre_hooks_with_kwargs",
 )
+_BEFORE_MLP = ("resid_pre", "z", "attn_out")  # kinds of site an MLP of the same block cannot change
 
 
 class _Reached(Exception):
@@ -61,6 +67,46 @@ def stop_before(model: Model, block: int) -> Iterator[None]:
     finally:
         handle.remove()
     raise InterventionError(f"{model.name}: no forward reached block {block}")
+
+
+def query_mlp(model: Model, edited: Iterable[Site] = ()) -> nn.Module | None:
+    """The last block's MLP where the query's logits need it at the last position only, else None.
+
+    None for families without a known MLP and for experts; for an MLP with anything but matrices in it; when
+    an edited site is not surely before it; when a block below shares it; and when anybody's hooks or forwards
+    could see the other positions: any outside the blocks below and the last block's attention.
+    """
+    layout, last = table(model), blocks(model)[-1]
+    mlp = dict(last.named_children()).get("mlp")
+    if "mlp_out" not in layout.places or not layout.attention or layout.router or mlp is None:
+        return None
+    if any(s.layer >= model.n_layers - 1 and s.kind not in _BEFORE_MLP for s in edited):
+        return None
+    sizes = [(name.endswith("bias"), w.dim()) for name, w in mlp.named_parameters()]
+    if any(dim != (1 if bias else 2) for bias, dim in sizes):
+        return None
+    blind = [*blocks(model)[:-1], attention(model, model.n_layers - 1)]
+    unseen = {id(part) for root in blind for part in root.modules()}
+    everywhere = nn.modules.module
+    if id(mlp) in unseen or everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
+        return None
+    seeing = [part for part in model.module.modules() if id(part) not in unseen]
+    if any("forward" in vars(part) or any(vars(part)[name] for name in HOOKS) for part in seeing):
+        return None
+    return mlp
+
+
+@contextmanager
+def mlp_at_query(mlp: nn.Module | None) -> Iterator[None]:
+    """Run a module found by `query_mlp` at the last position only; None changes nothing."""
+    if mlp is None:
+        yield
+        return
+    handle = tap(mlp, "input", lambda x: x[:, -1:] if x.dim() == 3 else None)  # (B, 1, d)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 @contextmanager
