@@ -8,7 +8,7 @@ import torch
 
 import tiny
 from causegrid.errors import InputError, InterventionError
-from causegrid.interventions.components import conv_means, remove_conv
+from causegrid.interventions.convolution import conv_means, remove_conv
 from causegrid.models.record import models
 
 FAMILIES = ["hf mamba", "hf mamba2", "mamba", "mamba2"]

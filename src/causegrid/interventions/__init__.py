@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from causegrid.interventions.components import conv_means, remove_conv
 from causegrid.interventions.condition import Condition
+from causegrid.interventions.convolution import conv_means, remove_conv
 from causegrid.interventions.erasure import erased_behaviour
 from causegrid.interventions.groups import Group, read_groups
 from causegrid.interventions.heads import Ablator, ablate_heads, all_heads_in_layers, keep_only, singles

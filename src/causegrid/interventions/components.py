@@ -1,187 +1,127 @@
-"""Removing Mamba's causal convolution, for our Mamba and Mamba-2 and Hugging Face's (MEASURES 3.3).
+"""Which components a model has, and how each is removed (MEASURES 3.3, for every family).
 
-A hook cannot do it: transformers hands the convolution's weight to a function and never calls the module,
-so the removal is a scoped weight substitution that refuses shared storage and restores the same objects.
-The current token is the *last* tap of the kernel (the input is padded on the left only).
+| kind | families | modes |
+|---|---|---|
+| `conv` | Mamba, Mamba-2 | `identity`, `zero`, `mean` |
+| `attention` | with attention | `zero`, `mean` of what it adds to the residual; `self`: kept to its own position |
+| `mixer` | Mamba, Mamba-2 | `zero`, `mean` of what the state space adds to the residual |
+| `mlp` | with an MLP or experts | `zero`, `mean` of what it adds to the residual |
+| `gate`, `mlp_gate` | Mamba, Mamba-2; Llama-like | `open`, `mean` |
+| `input_gate`, `forget_gate`, `output_gate` | LSTM | `open`, `shut` |
+| `reset_gate`, `update_gate` | GRU | `open`, `shut` |
+| `state` | recurrent and state space | `reset` to its start before every position |
 
-- `identity`: last tap 1, others 0, bias 0: the convolution hands the current token through.
-- `zero`: kernel and bias 0: nothing enters the state (the SiLU behind it gives 0).
-- `mean`: kernel 0, bias the mean of the convolution's own output over reference tokens.
-
-What counts as a firing is a forward of a mixer whose kernel is substituted; a layer that saw none is an
-error, as everywhere.
+`state` `reset` and `attention` `self` are the same question: what is left when the mixer sees the current token
+alone (the convolution of a Mamba still sees four).
+Where things are is said by the family tables of `sites`; a new kind is one more maker in `_MAKERS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from causegrid.errors import InputError, InterventionError, unknown
-from causegrid.models.forward import logits
+from causegrid.interventions.convolution import convolution
+from causegrid.interventions.gates import gates
+from causegrid.interventions.removal import Component, Fire, Read, mean_like, position_means
 from causegrid.models.record import Model
+from causegrid.sites.address import Site
+from causegrid.sites.edit import Edit, edit
 from causegrid.sites.hooks import tap
-from causegrid.sites.table import blocks
+from causegrid.sites.self_attention import self_attention
+from causegrid.sites.states import restarted
+from causegrid.sites.table import at, blocks, place, table
 from causegrid.sites.weights import substitute
 
-ConvMode = Literal["identity", "zero", "mean"]
-CONV_MODES: tuple[ConvMode, ...] = ("identity", "zero", "mean")
+EMPTYING = 75.0  # A = -exp(75): in float32 exp(dt A) is exactly 0 for steps dt above 3e-31, softplus(-70)
 
 
-@dataclass
-class ConvLog:
-    """`layers` edited, and per layer how many forwards ran with the kernel substituted."""
+def components(model: Model) -> dict[str, Component]:
+    """Kind -> component, of all that this model has; see the module for kinds and modes.
 
-    layers: tuple[int, ...]
-    fired: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def total(self) -> int:
-        """All firings: layers x forwards."""
-        return sum(self.fired.values())
-
-
-def conv_layers(model: Model, layers: int | Iterable[int] | None = None) -> dict[int, nn.Module]:
-    """Layer -> mixer that holds a convolution, for the layers asked for (None = all).
-
-    Raises InputError for a layer out of range and for a model or layer without a convolution.
+    Raises InputError when the model's family has no site table.
     """
-    stack = blocks(model)
-    chosen = range(len(stack)) if layers is None else [layers] if isinstance(layers, int) else list(layers)
-    if not len(chosen):
-        raise InputError("no layers given to remove the convolution from")
-    found: dict[int, nn.Module] = {}
-    for layer in chosen:
-        if not 0 <= layer < len(stack):
-            raise InputError(
-                f"layer {layer} is out of range: {model.name!r} has {len(stack)} layers (0..{len(stack) - 1})"
-            )
-        mixer = getattr(stack[layer], "mixer", None)
-        if not isinstance(getattr(getattr(mixer, "conv1d", None), "weight", None), Tensor):
-            raise InputError(
-                f"layer {layer} of {model.name!r} ({model.family}) has no convolution to remove: "
-                "mamba and mamba2 have one, unless built with conv=False"
-            )
-        assert isinstance(mixer, nn.Module)
-        found[layer] = mixer
+    found: dict[str, Component] = {}
+    for make in _MAKERS:
+        for component in make(model):
+            found[component.kind] = component
     return found
 
 
-def conv_means(
-    model: Model, tokens: Any, layers: int | Iterable[int] | None = None, *, batch: int = 64
-) -> dict[int, Tensor]:
-    """Mean output (C,) of each layer's convolution, before the activation, over token ids (B, L)."""
-    chosen = conv_layers(model, layers)
-    sums: dict[int, Tensor | float] = dict.fromkeys(chosen, 0.0)
-    ids = torch.as_tensor(tokens)
-
-    def reader(layer: int, mixer: nn.Module) -> Any:
-        def read(projected: Tensor) -> None:
-            sums[layer] = sums[layer] + _conv_output(mixer, projected.detach()).sum(
-                (0, 1), dtype=torch.float64
-            )
-
-        return read
-
-    with ExitStack() as scope:
-        for layer, mixer in chosen.items():
-            scope.callback(tap(mixer.get_submodule("in_proj"), "output", reader(layer, mixer)).remove)
-        for s in range(0, len(ids), batch):
-            logits(model, ids[s : s + batch], last=True)
-    means: dict[int, Tensor] = {}
-    for layer, total in sums.items():
-        if not isinstance(total, Tensor):
-            raise InterventionError(f"{model.name}: the input projection of layer {layer} was never called")
-        means[layer] = total / ids.numel()
-    return means
+def _convolution(model: Model) -> list[Component]:
+    component = convolution(model)
+    return [] if component is None else [component]
 
 
-def _conv_output(mixer: nn.Module, projected: Tensor) -> Tensor:
-    """The input projection's output (B, L, P) -> the convolution's output (B, L, C).
+def _part(site_kind: str, model: Model) -> list[Component]:
+    """What a module adds to the residual: `attention` or `mixer` (site `attn_out`), `mlp` (`mlp_out`)."""
+    layout = table(model)
+    if site_kind not in layout.places:
+        return []
+    kind = "mlp" if site_kind == "mlp_out" else "attention" if layout.attention else "mixer"
+    modes = {"zero": "it adds nothing", "mean": "it adds its mean, per position"}
+    if kind == "attention":
+        modes["self"] = "every position attends to itself alone"
+    layers = tuple(range(model.n_layers))
 
-    Mamba lays P out as (x, gate); Mamba-2 as (..., gate, x B C, dt) with one dt per head.
-    """
-    conv = mixer.get_submodule("conv1d")
-    weight = conv.get_parameter("weight")  # (C, 1, K)
-    channels, _, taps = weight.shape
-    decay = mixer.get_parameter("A_log")
-    if decay.dim() == 2:
-        x = projected[..., :channels]
-    else:
-        end = projected.shape[-1] - decay.shape[0]
-        x = projected[..., end - channels : end]
-    bias = getattr(conv, "bias", None)
-    padded = F.pad(x.transpose(1, 2), (taps - 1, 0))  # (B, C, K - 1 + L)
-    with torch.no_grad():
-        return F.conv1d(padded, weight, bias, groups=channels).transpose(1, 2)
+    def scope(layer: int, mode: str, mean: Tensor | None, fire: Fire) -> AbstractContextManager[Any]:
+        if mode == "self":
+            return self_attention(model, layer, fire)
 
+        def replacement(value: Tensor) -> Tensor:
+            fire()
+            return torch.zeros_like(value) if mean is None else mean_like(mean, value)
 
-def conv_substitute(mixer: nn.Module, mode: ConvMode, mean: Tensor | None = None) -> dict[str, Tensor]:
-    """The parameters that stand for the convolution's own under `mode`; `mean` (C,) for `mean`.
+        return edit(model, Edit(Site(layer, site_kind), replacement, mode))
 
-    Raises InputError for an unknown mode, or `mean` without a mean or on a convolution without a bias.
-    """
-    if mode not in CONV_MODES:
-        raise unknown("convolution mode", mode, CONV_MODES)
-    conv = mixer.get_submodule("conv1d")
-    weight = torch.zeros_like(conv.get_parameter("weight"))
-    if mode == "identity":
-        weight[:, :, -1] = 1.0
-    tensors = {"weight": weight}
-    bias = getattr(conv, "bias", None)
-    if mode == "mean":
-        if mean is None:
-            raise InputError("mode 'mean' needs reference tokens (or means) to take the mean over")
-        if bias is None:
-            raise InputError("this convolution has no bias to carry a mean: use mode 'identity' or 'zero'")
-        tensors["bias"] = mean.to(bias)
-    elif bias is not None:
-        tensors["bias"] = torch.zeros_like(bias)
-    return tensors
+    def means(tokens: Any, batch: int) -> dict[int, Tensor]:
+        reads = {}
+        for layer in layers:
+            module, entry = place(model, Site(layer, site_kind))
+            reads[layer] = Read(module, entry.side, lambda value: value)
+        return position_means(model, reads, tokens, batch)
+
+    return [Component(model=model, kind=kind, modes=modes, layers=layers, scope=scope, means=means)]
 
 
-@contextmanager
-def remove_conv(
-    model: Model,
-    layers: int | Iterable[int] | None = None,
-    mode: ConvMode = "identity",
-    *,
-    tokens: Any = None,
-    means: Mapping[int, Tensor] | None = None,
-) -> Iterator[ConvLog]:
-    """Run the body with the convolution of these layers (None = all) removed; see the module for the modes.
+def _state(model: Model) -> list[Component]:
+    """The recurrent state: restarted where it is carried, or emptied by its decay (Hugging Face's Mamba)."""
+    layout = table(model)
+    if "state" not in layout.places and not layout.decay:
+        return []
 
-    `mean` takes `means` from `conv_means`, or reference `tokens` (B, L) to compute them from.  Afterwards the
-    very same parameters are back.  Raises InputError as `conv_layers` and `conv_substitute` do, and
-    InterventionError when a layer's mixer did not run, or not as often as the others.
-    """
-    chosen = conv_layers(model, layers)
-    if mode == "mean" and means is None and tokens is not None:
-        means = conv_means(model, tokens, chosen)
-    given = means or {}
-    tensors = {layer: conv_substitute(mixer, mode, given.get(layer)) for layer, mixer in chosen.items()}
-    log = ConvLog(tuple(chosen), dict.fromkeys(chosen, 0))
+    @contextmanager
+    def emptied(layer: int, fire: Fire) -> Iterator[None]:
+        path, _, leaf = layout.decay.rpartition(".")
+        module = at(blocks(model)[layer], path)
+        handle = tap(module, "output", lambda _: fire())
+        try:
+            large = torch.full_like(module.get_parameter(leaf), EMPTYING)
+            with substitute(module, {leaf: large}, root=model.module):
+                yield
+        finally:
+            handle.remove()
 
-    def counter(layer: int) -> Any:
-        def count(_: Tensor) -> None:
-            log.fired[layer] += 1
+    def scope(layer: int, mode: str, mean: Tensor | None, fire: Fire) -> AbstractContextManager[Any]:
+        if "state" in layout.places:
+            return restarted(place(model, Site(layer, "state"))[0], fire)
+        return emptied(layer, fire)
 
-        return count
+    modes = {"reset": "the state is back at its start before every position"}
+    return [
+        Component(model=model, kind="state", modes=modes, layers=tuple(range(model.n_layers)), scope=scope)
+    ]
 
-    with ExitStack() as scope:
-        for layer, mixer in chosen.items():
-            conv = mixer.get_submodule("conv1d")
-            scope.enter_context(substitute(conv, tensors[layer], root=model.module))
-            scope.callback(tap(mixer, "output", counter(layer)).remove)
-        yield log
-    if len(set(log.fired.values())) != 1 or 0 in log.fired.values():
-        counts = ", ".join(f"L{layer}: {n}" for layer, n in log.fired.items())
-        raise InterventionError(
-            f"{model.name}: the convolution was removed from {len(chosen)} layers, which ran ({counts}) times"
-        )
+
+_MAKERS: tuple[Callable[[Model], list[Component]], ...] = (
+    _convolution,
+    partial(_part, "attn_out"),
+    partial(_part, "mlp_out"),
+    gates,
+    _state,
+)

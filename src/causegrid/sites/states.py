@@ -6,6 +6,10 @@ state after a position and may return another one, and the recurrence goes on fr
 States: GRU h (B, d); LSTM h and c side by side (B, 2 d); Mamba (B, E, N); Mamba-2 (B, H, P, N).
 Running in steps is another order of summation: an edit that changes nothing equals the plain forward to
 rounding, not bit for bit.
+
+`restarted` runs the recurrence from its start at every position, so that the current token alone reaches it.
+That needs no steps: every position is a sequence of its own, and a scan of one position is a product,
+y = (C . B) dt x + D x, without decay or state.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from causegrid.errors import InputError
@@ -36,6 +41,7 @@ class StateTap:
 _taps: WeakKeyDictionary[nn.Module, list[StateTap]] = WeakKeyDictionary()
 _before: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # what the attribute held, None = nothing
 _ATTRIBUTES: dict[str, Callable[..., Tensor]] = {"scan": reference, "ssd": ssd_steps}
+Fire = Callable[[], None]
 
 
 @contextmanager
@@ -65,6 +71,73 @@ def tapped(module: nn.Module, tap: StateTap) -> Iterator[None]:
             before = _before.pop(module)
             if before is not None:
                 vars(module)[name] = before
+
+
+@contextmanager
+def restarted(module: nn.Module, fire: Fire) -> Iterator[None]:
+    """Run the body with `module` (as in `tapped`) starting from its zero state at every position.
+
+    `fire` is called once per forward of the recurrence.  Raises InputError as `tapped` does, and for a module
+    with a tap in force.
+    """
+    name = _attribute(module)
+    if module in _taps:
+        raise InputError(f"the state of this {type(module).__name__} is tapped: it cannot be restarted too")
+    before = vars(module).get(name)
+    if name == "forward":
+        vars(module)[name] = partial(_each_alone, module.forward, fire)
+    else:
+        alone: dict[str, Callable[..., Tensor]] = {"scan": _scan_alone, "ssd": _ssd_alone}
+        vars(module)[name] = partial(alone[name], fire)
+    try:
+        yield
+    finally:
+        del vars(module)[name]
+        if before is not None:
+            vars(module)[name] = before
+
+
+def _each_alone(forward: Callable[..., Any], fire: Fire, x: Tensor, hx: Any = None) -> Any:
+    """An `nn.GRU` or `nn.LSTM` on x (B, L, d), every position a sequence of its own -> (out, last state)."""
+    if hx is not None:
+        raise InputError("a recurrence that restarts at every position takes no initial state")
+    fire()
+    batch, length, width = x.shape
+    out, state = forward(x.reshape(batch * length, 1, width))
+
+    def last(s: Tensor) -> Tensor:
+        return s.view(1, batch, length, -1)[:, :, -1].contiguous()
+
+    return out.view(batch, length, -1), tuple(map(last, state)) if isinstance(state, tuple) else last(state)
+
+
+def _scan_alone(
+    fire: Fire,
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor,
+    *,
+    signed: bool = False,
+    softplus: bool = False,
+    gate: Tensor | None = None,
+) -> Tensor:
+    """x, dt, gate (B, L, E), B, C (B, L, N) -> (B, L, E); arguments as `scan.reference`."""
+    fire()
+    dt = F.softplus(dt) if softplus else dt
+    y = (B * C).sum(-1, keepdim=True) * dt * x + D * x
+    return y if gate is None else y * F.silu(gate)
+
+
+def _ssd_alone(
+    fire: Fire, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, *, chunk: int = 0
+) -> Tensor:
+    """x (B, L, H, P), dt (B, L, H), B, C (B, L, G, N) -> (B, L, H, P); arguments as `ssd_steps`."""
+    fire()
+    products = (B * C).sum(-1).repeat_interleave(x.shape[2] // B.shape[2], dim=-1)  # (B, L, H)
+    return (products * dt)[..., None] * x + D[:, None] * x
 
 
 def _attribute(module: nn.Module) -> str:

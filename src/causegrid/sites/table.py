@@ -54,6 +54,22 @@ class Place:
     read_only: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """A multiplicative gate, by what it is the squashing of.
+
+    `path`: module relative to the block ("" = the block).  With `part` (i, n), sigmoid of the i-th of the n
+    equal parts of that recurrent module's weights and biases.  Without, SiLU of that module's output in the
+    `columns` (from the block; None = all); `activation` is the path of the module that applies it, asked
+    whether it is a SiLU ("" = it is one by construction).
+    """
+
+    path: str = ""
+    part: tuple[int, int] | None = None
+    columns: Callable[[nn.Module], slice] | None = None
+    activation: str = ""
+
+
 RESIDUAL: Mapping[str, Place] = {"resid_pre": Place(side="input"), "resid_post": Place(side="output")}
 
 
@@ -68,7 +84,8 @@ class FamilyTable:
     transformers' attention registry (`interface`) or its own `attend` attribute (`attend`).
     `block_output`: what a block's forward returns; the model's loop takes the first of a tuple.
     `router`: path in the block of the expert router, whose output is (logits, combine weights, chosen
-    experts) ("" = no experts).
+    experts) ("" = no experts).  `gates`: name -> `Gate`.  `decay`: path in the block of the parameter whose
+    growth empties the recurrent state, where the state itself cannot be reached ("" = no such thing).
     """
 
     blocks: str
@@ -81,6 +98,8 @@ class FamilyTable:
     rows: Literal["interface", "attend", ""] = ""
     block_output: Literal["tensor", "tuple"] = "tensor"
     router: str = ""
+    gates: Mapping[str, Gate] = field(default_factory=dict)
+    decay: str = ""
 
 
 families: Registry[FamilyTable] = Registry("site_table", "causegrid.sites.families")

@@ -3,7 +3,7 @@
 Grouped queries change nothing here: `z` is split by query head.
 """
 
-from causegrid.sites.table import RESIDUAL, FamilyTable, Place, families
+from causegrid.sites.table import RESIDUAL, FamilyTable, Gate, Place, families
 
 TABLE = FamilyTable(
     blocks="model.layers",
@@ -18,6 +18,7 @@ TABLE = FamilyTable(
     parts=("attn_out", "mlp_out"),
     attention="self_attn",
     rows="interface",
+    gates={"mlp_gate": Gate(path="mlp.gate_proj", activation="mlp.act_fn")},
 )
 
 for model_type in ("llama", "mistral", "qwen2", "qwen3"):

@@ -2,11 +2,12 @@
 
 from torch import nn
 
-from causegrid.sites.table import RESIDUAL, FamilyTable, Place, at, families
+from causegrid.sites.table import RESIDUAL, FamilyTable, Gate, Place, at, families
 
 
 def scanned(block: nn.Module) -> slice:
-    """The columns of the activation's output that are x: as many as the output projection reads."""
+    """As many columns as the output projection reads, from the first: x in the activation's output, the gate
+    in the input projection's."""
     width = at(block, "mixer.out_proj").get_parameter("weight").shape[1]
     return slice(0, width)
 
@@ -24,5 +25,6 @@ TABLE = families.register("mamba2")(
             "state": Place(path="mixer", side="state"),
         },
         parts=("attn_out",),
+        gates={"gate": Gate(path="mixer.in_proj", columns=scanned)},
     )
 )

@@ -1,7 +1,7 @@
 """OLMo 2 and 3: post-norm.  What is added to the residual is the *normed* output of attention and MLP, so
 the parts are read after their norms (case 13); OLMo 3 adds sliding windows, which change no module name."""
 
-from causegrid.sites.table import RESIDUAL, FamilyTable, Place, families
+from causegrid.sites.table import RESIDUAL, FamilyTable, Gate, Place, families
 
 TABLE = FamilyTable(
     blocks="model.layers",
@@ -16,6 +16,7 @@ TABLE = FamilyTable(
     parts=("attn_out", "mlp_out"),
     attention="self_attn",
     rows="interface",
+    gates={"mlp_gate": Gate(path="mlp.gate_proj", activation="mlp.act_fn")},
 )
 families.register("hf:olmo2")(TABLE)
 families.register("hf:olmo3")(TABLE)
