@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from causegrid.errors import InputError
+from causegrid.models.forward import call
 from causegrid.models.record import Model
 
 METRICS = ("token", "strict", "last")
@@ -50,10 +51,11 @@ class SequenceTask(Protocol):
 
 
 def require_fit(model: Model, task: SequenceTask) -> None:
-    """InputError unless the model is one of our own families and takes this task's tokens and classes."""
-    if model.is_hf:
+    """InputError unless the model takes this task's tokens and gives its classes."""
+    if model.is_hf and model.readout is None:
         raise InputError(
-            f"{model.name!r} is a Hugging Face model: only causegrid's own families are trained here"
+            f"{model.name!r} is a language model that reads text: fine_tunable({model.name!r}, task) makes "
+            "it read a state task"
         )
     if model.n_tokens < task.n_tokens or model.n_out < task.n_classes:
         raise InputError(
@@ -80,7 +82,7 @@ def hits(
     model.module.eval()
     try:
         with torch.inference_mode():
-            said = [model.module(part).argmax(-1).cpu() for part in torch.split(tokens, batch)]
+            said = [call(model, part).argmax(-1).cpu() for part in torch.split(tokens, batch)]
     finally:
         model.module.train(training)
     right: NDArray[np.bool_] = torch.cat(said).numpy() == data.labels[task.label]

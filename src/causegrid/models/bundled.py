@@ -78,11 +78,15 @@ class Bundled:
         except importlib.metadata.PackageNotFoundError:
             return "of unknown version"
 
+    def folder(self, source: Path) -> Path:
+        """Where the converted model is kept, whether it is there yet or not."""
+        return cache_folder() / f"{self.name}-{source.stat().st_size}"
+
     def cached(self, source: Path) -> Path:
         """The folder of the converted model, made now if it is not there or damaged."""
         from filelock import FileLock
 
-        folder = cache_folder() / f"{self.name}-{source.stat().st_size}"
+        folder = self.folder(source)
         if whole(folder):
             return folder
         try:

@@ -5,6 +5,7 @@ Design choices:
   submodule gets back the mode it had.
 - `torch.no_grad`, not inference mode: inference tensors cannot be written to afterwards, and edits do.
 - cuDNN computes in full float32, not in TF32 (`full_float32`), so that a GPU's logits are the CPU's.
+- A model with a readout takes task ids and gives class logits; only `arguments` and `call` know.
 - No cache: a cached key or state from an earlier call would make a forward depend on the one before it.
 - Padding is on the left only, and the mask always comes with the positions derived from it: without them
   a model with absolute positions shifts its logits by several units.  Models that are not known to ignore
@@ -173,6 +174,8 @@ def arguments(model: Model, tokens: Any, *, mask: Any = None, last: bool = False
     taken = _takes(model.module)
     if not model.is_hf:
         return {"tokens": ids, "last": True} if last and "last" in taken else {"tokens": ids}
+    if model.readout is not None:
+        ids = model.readout.enter(ids)
     call: dict[str, Any] = {"input_ids": ids, "use_cache": False}
     if real is not None:
         call["attention_mask"] = real
@@ -192,6 +195,8 @@ def call(model: Model, tokens: Any, *, mask: Any = None, last: bool = False) -> 
     with full_float32():
         if model.is_hf:
             out: Tensor = model.module(**given).logits
+            if model.readout is not None:
+                out = model.readout.classes(out)
         else:
             out = model.module(given.pop("tokens"), **given)
     return out[:, -1] if last and out.dim() == 3 else out

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from causegrid.errors import InputError, nearest, unknown
 from causegrid.models.forward import check_finite, logits, position_limit
+from causegrid.models.readout import head_names, put_head
 from causegrid.models.record import Model
 
 DTYPES = {
@@ -44,6 +45,7 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "spiece.model",
 )
+HEAD_FILE = "head.safetensors"  # a state task's head; config.json states the shape of the old one
 NO_ATTENTION = ("mamba", "mamba2", "falcon_mamba")
 SIZES = (
     "num_hidden_layers",
@@ -175,9 +177,11 @@ def load_pretrained(
     revision: str | None = None,
     trust_remote_code: bool = False,
     attn_implementation: str | None = None,
+    head: int | None = None,
 ) -> Model:
     """A causal language model from a local folder or a Hugging Face id, float32 on the CPU unless asked.
 
+    `head`: rows of the head of a local folder where they are not the vocabulary's (a state task's classes).
     Raises InputError, one line, for a folder that is no model, a config that makes none, weights that are
     missing, left over, corrupt or of other shapes, an architecture that is no causal language model, an id
     that cannot be found or reached, custom code that was not allowed, and weights that are not finite.
@@ -192,7 +196,7 @@ def load_pretrained(
         config = _config(where, extra)
         if attn_implementation is not None:
             extra["attn_implementation"] = attn_implementation
-        module = _weights(where, config, {**extra, "dtype": wanted})
+        module = _weights(where, config, {**extra, "dtype": wanted}, head)
         tokenizer = _tokenizer(where, local, trust_remote_code, revision)
     module.eval()
     made = wrap(module.to(target), name=name or where, tokenizer=tokenizer, source=where)
@@ -249,14 +253,19 @@ def _check_sizes(where: str) -> None:
             )
 
 
-def _weights(where: str, config: Any, extra: dict[str, Any]) -> Any:
+def _weights(where: str, config: Any, extra: dict[str, Any], head: int | None) -> Any:
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     auto: Any = AutoModelForCausalLM
     try:
         module, info = auto.from_pretrained(
-            where, config=config, use_safetensors=True, output_loading_info=True, **extra
+            where,
+            config=config,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=head is not None,
+            **extra,
         )
     except SafetensorError as error:
         raise InputError(f"the weights in {where!r} are corrupt: {one_line(error)}") from None
@@ -276,6 +285,8 @@ def _weights(where: str, config: Any, extra: dict[str, Any]) -> Any:
             ) from None
         kind = f"{type(error).__name__}: " if isinstance(error, LookupError) else ""
         raise InputError(f"the weights of {where!r} cannot be loaded: {kind}{one_line(error)}") from None
+    if head is not None:
+        _put_saved_head(where, module, head, {str(key[0]) for key in info["mismatched_keys"]})
     missing = sorted(info["missing_keys"])
     if missing:
         raise InputError(
@@ -288,6 +299,21 @@ def _weights(where: str, config: Any, extra: dict[str, Any]) -> Any:
             f"as {', '.join(extra_keys[:3])}"
         )
     return module
+
+
+def _put_saved_head(where: str, module: Any, rows: int, mismatched: set[str]) -> None:
+    """A head of `rows` rows with the weights in the folder's own file; nothing else may have other shapes."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not mismatched <= set(head_names(module)):
+        raise InputError(f"the weights in {where!r} do not have the shapes its config.json asks for")
+    try:
+        put_head(module, rows, state=load_file(Path(where) / HEAD_FILE))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise InputError(
+            f"{HEAD_FILE} in {where!r} holds no head of {rows} rows: {one_line(error)}"
+        ) from None
 
 
 def _tokenizer(where: str, local: bool, trust_remote_code: bool, revision: str | None) -> Any:

@@ -7,12 +7,13 @@ or one of our five families) and everything else says what is in it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from causegrid.models.readout import StateReadout
 from causegrid.registry import Registry
 
 
@@ -25,6 +26,8 @@ class Model:
     `n_heads` and `head_dim` are those of the *query* heads (0 for models without attention).
     `n_tokens` is the input vocabulary, `n_out` the width of the logits.  `source` says where the weights
     came from; `config` is enough to build the module again (own families) or to describe it.
+    With a `readout` a Hugging Face model is called on a state task's tokens and gives its classes: `n_tokens`
+    and `n_out` are then the task's.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Model:
     tokenizer: Any = None
     source: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
+    readout: StateReadout | None = None
 
     @property
     def device(self) -> torch.device:
@@ -61,6 +65,11 @@ class Model:
         from causegrid.models.forward import logits
 
         return logits(self, tokens)
+
+    def reading(self, readout: StateReadout) -> Model:
+        """The same module, called on the tokens of a state task and giving its classes."""
+        n_out = self.n_out if readout.outputs is None else len(readout.outputs)
+        return replace(self, readout=readout, n_tokens=len(readout.inputs), n_out=n_out)
 
 
 models: Registry[Any] = Registry("model", "causegrid.models")

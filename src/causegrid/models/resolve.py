@@ -16,6 +16,7 @@ import torch
 
 from causegrid.errors import InputError, unknown
 from causegrid.models.pretrained import as_device, as_dtype, load_pretrained, quiet, wrap
+from causegrid.models.readout import put_head
 from causegrid.models.record import Model, models
 from causegrid.models.saved import build, load
 from causegrid.spec import joined, split
@@ -87,7 +88,10 @@ def untrained(model: Model, seed: int = 0) -> Model:
             config = copy.deepcopy(model.module.config)
             with quiet():
                 module = type(model.module)(config)
+            if model.readout is not None and model.readout.outputs is None:
+                put_head(module, model.n_out, seed=seed)
             made = wrap(module, name=model.name, tokenizer=model.tokenizer, source="untrained")
+            made = made if model.readout is None else made.reading(model.readout)
         else:
             made = build(model.name, model.family, dict(model.config), seed=seed)
             made.source = "untrained"
@@ -162,7 +166,8 @@ def _named_in(folder: Path) -> str:
         raise InputError(f"{str(folder / 'cell.json')!r} cannot be read: not a cell of a run") from None
     name = config.get("model") if isinstance(config, dict) else None
     base = str(name).partition(":")[0]
-    untrained_family = base in models and "n_tokens" in inspect.signature(models.get(base)).parameters
-    if not isinstance(name, str) or untrained_family:
+    to_train = base in models and "n_tokens" in inspect.signature(models.get(base)).parameters
+    to_train |= isinstance(config, dict) and config.get("fine_tuning") is not None
+    if not isinstance(name, str) or to_train:
         raise InputError(f"cell {str(folder)!r} holds no trained model (its training stage has not finished)")
     return name

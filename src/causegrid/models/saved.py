@@ -5,7 +5,8 @@ Design choices:
   models' weights, so a half-written or mixed pair is found out when loaded, not in the results.
 - Own families are rebuilt by their registered factory from `config`; the file holds no code and no pickle.
 - Hugging Face models are saved in their own format (`config.json`, safetensors, tokenizer) with the same
-  description beside it, so other tools read the folder too.
+  description beside it, so other tools read the folder too; a head put there for a state task, which
+  config.json has no words for, is also a file of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import torch
 
 import causegrid
 from causegrid.errors import InputError
-from causegrid.models.pretrained import as_device, as_dtype, load_pretrained, one_line, quiet
+from causegrid.models.pretrained import HEAD_FILE, as_device, as_dtype, load_pretrained, one_line, quiet
+from causegrid.models.readout import StateReadout
 from causegrid.models.record import Model, models
 
 FORMAT = 1
@@ -49,6 +51,8 @@ def save(model: Model, folder: str | os.PathLike[str]) -> Path:
         "hugging_face": model.is_hf,
         **{size: getattr(model, size) for size in SIZES},
     }
+    if model.readout is not None:
+        about["readout"] = model.readout.to_json()
     with tempfile.TemporaryDirectory(prefix=".saving-", dir=target) as aside:
         beside = Path(aside)
         if model.is_hf:
@@ -70,10 +74,16 @@ def save(model: Model, folder: str | os.PathLike[str]) -> Path:
 
 
 def _save_hugging_face(model: Model, folder: Path) -> None:
+    from safetensors.torch import save_file
+
     module: Any = model.module
+    if hasattr(module, "merge_and_unload"):
+        raise InputError(f"{model.name!r} has adapters: save finetuning.merged(model)")
     module.save_pretrained(folder, safe_serialization=True)
     if model.tokenizer is not None:
         model.tokenizer.save_pretrained(folder)
+    if model.readout is not None and model.readout.outputs is None:
+        save_file(module.get_output_embeddings().state_dict(), str(folder / HEAD_FILE))
 
 
 def digest(file: Path) -> str:
@@ -102,7 +112,7 @@ def load(
         )
     wanted = as_dtype(dtype if dtype is not None else about["dtype"])
     if about["hugging_face"]:
-        made = load_pretrained(str(where), name=about["name"], dtype=wanted, device=device)
+        made = _load_hugging_face(where, about, wanted, device)
     else:
         made = _load_own(where, about)
         made.module.to(device=as_device(device), dtype=wanted)
@@ -133,6 +143,25 @@ def _about(where: Path) -> dict[str, Any]:
     if not about["hugging_face"] and not (isinstance(about.get("config"), dict) and "sha256" in about):
         raise InputError(f"{str(file)!r} does not describe a model: it lacks config or sha256")
     return about
+
+
+def _load_hugging_face(
+    where: Path, about: dict[str, Any], dtype: torch.dtype, device: str | torch.device | None
+) -> Model:
+    given = about.get("readout")
+    try:
+        readout = None if given is None else StateReadout.from_json(given)
+    except ValueError as error:
+        raise InputError(f"{str(where / 'model.json')!r} holds {one_line(error)}") from None
+    head = about["n_out"] if readout is not None and readout.outputs is None else None
+    made = load_pretrained(str(where), name=about["name"], dtype=dtype, device=device, head=head)
+    if readout is None:
+        return made
+    if max(*readout.inputs, *(readout.outputs or ())) >= made.n_tokens:
+        raise InputError(
+            f"{str(where / 'model.json')!r} names tokens outside the vocabulary of {made.n_tokens}"
+        )
+    return made.reading(readout)
 
 
 def _load_own(where: Path, about: dict[str, Any]) -> Model:

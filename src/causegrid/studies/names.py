@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from causegrid.spec import split
 from causegrid.tasks import PromptTask, Task, task, tasks
 
 GIVEN = ("n_tokens", "n_out", "seed")  # what a family is told by its task and cell
+ELSE = "or a local folder, or a Hugging Face id org/name"
 EDGE = 1 << 20  # bytes read at both ends of a weight file for its digest
 
 
@@ -22,6 +24,11 @@ def require_task(name: str, kind: str) -> Task:
         known = ", ".join(tasks.names())
         raise InputError(f"task {name!r} is a {made.kind} task, this study takes {kind} tasks (of {known})")
     return made
+
+
+def is_family(name: str) -> bool:
+    """Whether `name`, options apart, is a family trained from scratch."""
+    return split(name)[0] in _families()
 
 
 def require_family(name: str) -> None:
@@ -37,6 +44,21 @@ def require_family(name: str) -> None:
     for option in options:
         if option not in allowed:
             raise unknown(f"option of model {base!r}", option, allowed)
+
+
+def require_state_model(name: str) -> None:
+    """Raises InputError unless `name` is a family as `require_family` takes it, or may be a pretrained model to
+    fine-tune: bundled, a folder with a config.json, or an `org/name` id."""
+    from causegrid.models import models
+
+    if is_family(name):
+        require_family(name)
+        return
+    folder = Path(name).expanduser()
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise InputError(f"folder {name!r} holds no pretrained model to fine-tune: it has no config.json")
+    if name not in models and not folder.is_dir() and name.count("/") != 1:
+        raise unknown("model", name, models.names(), ELSE)
 
 
 def require_screens(names: Sequence[str], made: Task) -> None:
@@ -63,7 +85,25 @@ def require_language_model(name: str) -> None:
     if name in models or Path(name).is_dir() or name.count("/") == 1:
         return
     known = [n for n in models.names() if n not in families]
-    raise unknown("model", name, known, "or a local folder, or a Hugging Face id org/name")
+    raise unknown("model", name, known, ELSE)
+
+
+@functools.cache
+def fine_tuning_size(
+    model_name: str, task_name: str, batch: int, length: int, method: str, rank: int, readout: str
+) -> str:
+    """Parameters and memory of a fine-tune, from the config alone; says so when no config is at hand."""
+    from causegrid.models.finetuning import needed_bytes, outline
+    from causegrid.models.memory import gigabytes
+
+    shapes = outline(model_name)
+    if shapes is None:
+        return "size known once the model is loaded"
+    made = task(task_name)
+    n_classes = getattr(made, "n_classes", None) if readout == "head" else None
+    n = sum(p.numel() for p in shapes.parameters())
+    needed = needed_bytes(shapes, method=method, rank=rank, n_classes=n_classes, batch=batch, length=length)
+    return f"{method} fine-tune of {n / 1e6:.3g} M parameters in about {gigabytes(needed)}"
 
 
 def digests(task_name: str, model_name: str = "") -> dict[str, str]:
