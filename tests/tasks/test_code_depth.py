@@ -158,6 +158,8 @@ def test_lengths_no_file_has_and_bad_options_are_refused(folder):
         task("code-depth", corpus=str(folder)).sample(2, 5000, seed=0, split="train")
     with pytest.raises(InputError, match="max_depth"):
         task("code-depth", max_depth=0)
+    with pytest.raises(InputError, match="more than 256 classes"):
+        task("code-depth", max_depth=500)
 
 
 def test_the_hub_corpus_without_its_extra_says_what_to_install(monkeypatch):

@@ -1,3 +1,4 @@
+import time
 from itertools import product
 
 import numpy as np
@@ -79,8 +80,38 @@ def test_small_walks_have_their_exact_probabilities():
 
 
 @pytest.mark.parametrize(
-    "options", [{"k": 0}, {"k": 2.5}, {"max_depth": 0}, {"k": True}, {"k": 1, "max_depth": 1}]
+    "options",
+    [
+        {"k": 0},
+        {"k": 2.5},
+        {"max_depth": 0},
+        {"k": True},
+        {"k": 1, "max_depth": 1},
+        {"k": 256},
+        {"max_depth": 10**9},
+    ],
 )
 def test_bad_options_are_refused(options):
     with pytest.raises(InputError, match="dyck"):
         task("dyck", **options)
+
+
+def test_the_published_setting_is_made_quickly():
+    """k = 8, depth 10, up to 1401 tokens, as the published files have it."""
+    made = task("dyck:k=8")
+    start = time.perf_counter()
+    batch = made.sample(64, 1401, seed=0, split="train")
+    assert time.perf_counter() - start < 2
+    for i in (0, 63):
+        depth, top = parse(batch.tokens[i].tolist(), 8)
+        assert depth == batch.labels["depth"][i].tolist() and top == batch.labels["top"][i].tolist()
+    assert batch.labels["depth"].max() == 10 and made.n_tokens == 16
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 9), st.integers(2, 12), st.integers(1, 50), st.integers(0, 9))
+def test_labels_of_tokens_are_the_samples_own(k, max_depth, length, seed):
+    made = task("dyck", k=k, max_depth=max_depth)
+    batch = made.sample(4, length, seed=seed, split="train")
+    again = made.labels_of(batch.tokens)
+    assert all(np.array_equal(again[name], batch.labels[name]) for name in made.labels)

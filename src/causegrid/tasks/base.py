@@ -18,7 +18,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from causegrid.errors import InputError
 from causegrid.registry import Registry
+
+MAX_CLASSES = 256  # of one label; more could neither be probed nor filled with examples
 
 Split = Literal["train", "val", "test"]
 Ints = NDArray[np.int64]
@@ -36,10 +39,12 @@ class StateTask(ABC):
     """A task whose answer is a state at every position.
 
     Attributes: `name`; `n_tokens` (input vocabulary); `labels` (label name -> number of classes, the first
-    is the one models are trained on); `note` (one line for `causegrid list`).
+    is the one models are trained on); `note` (one line for `causegrid list`); `edited_twins` (its twins are
+    edits, which the split guard is not asked about).
     """
 
     kind: ClassVar[str] = "state"
+    edited_twins: ClassVar[bool] = False
     name: str
     n_tokens: int
     labels: Mapping[str, int]
@@ -48,6 +53,20 @@ class StateTask(ABC):
     @abstractmethod
     def sample(self, n: int, length: int, *, seed: int | Sequence[int], split: Split) -> StateBatch:
         """`n` sequences of `length` tokens, a function of (seed, split) alone."""
+
+    def labels_of(self, tokens: Ints) -> dict[str, Ints]:
+        """The labels of legal sequences (B, L), from their tokens alone."""
+        raise InputError(f"task {self.name!r} cannot label given tokens: it has no labels_of(tokens)")
+
+    def split_names(self, tokens: Ints) -> Ints:
+        """What the split guard hashes: a code (B, L) that names each sequence one to one."""
+        return tokens
+
+    def twins(self, tokens: Ints, position: int, rng: np.random.Generator) -> Ints:
+        """The sequences (B, L) with another token at `position`, legal; a row without such a twin as it is."""
+        raise InputError(
+            f"task {self.name!r} has no corrupted twins, so nothing can be patched: see tasks.pairs"
+        )
 
     @property
     def label(self) -> str:

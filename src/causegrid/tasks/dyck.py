@@ -8,6 +8,11 @@ there beside it.
 No loop over tokens: a walk reflected at 0 and at the greatest depth is a free +-1 walk folded by a triangle
 wave, and the bracket on top at t is the latest one opened to the depth of t.  For the split guard a sequence
 is named by its moves and opening types: the closing types follow from them.
+
+Twins for patching: the rest of a sequence is drawn anew from a position on, given that the token there differs
+and every later *move* and opening type stays; closing types follow, so later closing tokens may differ.  With a
+free rest the two depths at the end would differ for twenty reasons and no single patch could carry them back.
+Only walks that stay within the bounds both ways have such a twin, so far behind the position few are left.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from causegrid.errors import InputError
-from causegrid.tasks.base import Ints, Split, StateBatch, StateTask, tasks
+from causegrid.tasks.base import MAX_CLASSES, Ints, Split, StateBatch, StateTask, tasks
 from causegrid.tasks.splits import draw
 
 
@@ -28,6 +33,11 @@ class DyckTask(StateTask):
         for option, value in (("k", k), ("max_depth", max_depth)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"task {name!r}: {option} must be an integer >= 1, not {value!r}")
+            if value >= MAX_CLASSES:
+                raise InputError(
+                    f"task {name!r}: {option}={value} makes more than {MAX_CLASSES} classes; take at most "
+                    f"{MAX_CLASSES - 1}"
+                )
         if k == 1 and max_depth == 1:
             raise InputError(f"task {name!r} has a single sequence at k=1, max_depth=1: raise one")
         self.name = name
@@ -46,14 +56,40 @@ class DyckTask(StateTask):
             kinds = rng.integers(1, self.k + 1, size=(m, length), dtype=np.int64)
             return np.where(self._opens(depth), kinds, 0)
 
-        codes = draw(propose, n, length, seed=seed, split=split, task=self.name)  # 0 = close, else type + 1
+        codes = draw(propose, n, length, seed=seed, split=split, task=self.name)
+        tokens, labels = self._read(codes)
+        return StateBatch(tokens=tokens, labels=labels)
+
+    def labels_of(self, tokens: Ints) -> dict[str, Ints]:
+        """`depth` and `top` after every token of legal sequences, (B, L) each."""
+        return self._read(self.split_names(tokens))[1]
+
+    def split_names(self, tokens: Ints) -> Ints:
+        """Codes (B, L): 0 = close, else the opened type + 1."""
+        return np.where(tokens < self.k, tokens + 1, 0)
+
+    def twins(self, tokens: Ints, position: int, rng: np.random.Generator) -> Ints:
+        """At `position` the other move, or another type opened; see the module for what follows."""
+        codes = self.split_names(tokens)
+        now, many = codes[:, position], len(codes)
+        fresh = rng.integers(1, self.k + 1, size=many)
+        other = (
+            (now - 1 + rng.integers(1, self.k, size=many)) % self.k + 1 if self.k > 1 else np.zeros_like(now)
+        )
+        closes = rng.random(many) < 0.5
+        codes[:, position] = np.where(now == 0, fresh, np.where(closes, 0, other))
+        depth = np.cumsum(np.where(codes > 0, 1, -1), axis=1)
+        legal = ((depth >= 0) & (depth <= self.max_depth)).all(axis=1)
+        return np.where(legal[:, None], self._read(codes)[0], tokens)
+
+    def _read(self, codes: Ints) -> tuple[Ints, dict[str, Ints]]:
+        """Codes (B, L) -> tokens (B, L) and labels."""
         opens = codes > 0
         depth = np.cumsum(np.where(opens, 1, -1), axis=1)
         top = self._top(codes, depth)
         under = np.zeros_like(top)  # top before each token
         under[:, 1:] = top[:, :-1]
-        tokens = np.where(opens, codes, self.k + under) - 1
-        return StateBatch(tokens=tokens, labels={"depth": depth, "top": top})
+        return np.where(opens, codes, self.k + under) - 1, {"depth": depth, "top": top}
 
     def _fold(self, walk: Ints) -> Ints:
         phase = walk % (2 * self.max_depth)

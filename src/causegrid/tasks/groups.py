@@ -50,10 +50,21 @@ class GroupTask(StateTask):
             return rng.integers(0, self.n_tokens, size=(m, length), dtype=np.int64)
 
         tokens = draw(propose, n, length, seed=seed, split=split, task=self.name)
+        return StateBatch(tokens=tokens, labels=self.labels_of(tokens))
+
+    def labels_of(self, tokens: Ints) -> dict[str, Ints]:
+        """`state` and, where there is one, `sign` at every position, (B, L) each."""
         labels = {"state": running_product(self.table, tokens)}
         if self.sign is not None:
             labels["sign"] = self.sign[labels["state"]]
-        return StateBatch(tokens=tokens, labels=labels)
+        return labels
+
+    def twins(self, tokens: Ints, position: int, rng: np.random.Generator) -> Ints:
+        """Another element at `position`: every later state differs, the sign where the elements' signs do."""
+        changed = tokens.copy()
+        changed[:, position] += rng.integers(1, self.n_tokens, size=len(tokens))
+        changed[:, position] %= self.n_tokens
+        return changed
 
 
 def running_product(table: Ints, tokens: Ints) -> Ints:

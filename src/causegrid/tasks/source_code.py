@@ -32,7 +32,8 @@ OPEN, CLOSE = "([{", ")]}"
 CLASSES = (*OPEN, *CLOSE, "keyword", "name", "number", "string", "operator", "newline", "indent", "dedent",
            "comment")  # fmt: skip
 _CODE = {name: i for i, name in enumerate(CLASSES)}
-INDENT, DEDENT = _CODE["indent"], _CODE["dedent"]
+INDENT, DEDENT, OPERATOR = _CODE["indent"], _CODE["dedent"], _CODE["operator"]
+LINES = (_CODE["newline"], INDENT, DEDENT)  # never inside brackets
 COLUMNS = (
     "func_code_string",
     "whole_func_string",
