@@ -17,7 +17,17 @@ from benchmarks import plots
 from benchmarks.bench import Curve, Equality, Figure, Note, Result, read
 from benchmarks.plots import slug, time
 
-ORDER = ("training_steps", "floors", "seeds", "sweep-smollm2", "sweep-neox", "screens", "probing", "startup")
+ORDER = (
+    "training_steps",
+    "floors",
+    "seeds",
+    "sweep-smollm2",
+    "sweep-smollm2-cell",
+    "sweep-neox",
+    "screens",
+    "probing",
+    "startup",
+)
 FLOORS = "floors"
 BEGIN, END = "<!-- bench -->", "<!-- /bench -->"
 
@@ -40,7 +50,7 @@ HOW = """\
 ## Run it again
 
 ```
-make bench          everything, under an hour on two idle cores; rewrites this page, its plots, the README's table
+make bench          everything, some hours on two idle cores; rewrites this page, its plots, the README's table
 make bench-quick    every part on tiny sizes: shows that it works, measures nothing, writes nothing here
 python -m benchmarks NAME ...    some parts; `--list` names them, `--resume` goes on with an interrupted run
 ```

@@ -1,8 +1,10 @@
 """Head-ablation sweep of one cell on SmolLM2-135M against plain hooks, TransformerLens, nnsight and pyvene.
 
 Every head set of one pattern-selectivity cell: the five competing groups, all their unions, every single head,
-399 matched draws a group, zero ablation, 64 IOI prompts.  Twice: all head sets (equal work), and the cell as
-the study runs it, each group's null stopped once it is plain.
+399 matched draws a group, zero ablation, 64 IOI prompts.  Two rows: all head sets (equal work), and the cell as
+the study runs it (each group's null stopped once it is plain), so that one that is interrupted leaves the other.
+The cell's verdicts must be those of the full nulls.  The first row leaves its planner's values in `.bench/`, and
+the second takes them where they belong to the same prompts, groups, draws and source; else it computes them.
 
 The plain loop costs the same for every head set, so it runs on a seeded sample of them, in turns with ours
 (`interplay.py`), and is multiplied by their number; so are the other tools, next to the plain loop.  Only the
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,8 +24,10 @@ import torch
 
 from benchmarks import timing
 from benchmarks.bench import Figure, Note, Result, Say, row
+from benchmarks.competitors import env
 from benchmarks.competitors.client import Competitor
 from benchmarks.interplay import Pauses
+from benchmarks.kept import Replay, keep, kept, stamp
 from benchmarks.parties import (
     LOGIT_TOLERANCE,
     METRIC_TOLERANCE,
@@ -66,20 +71,19 @@ def parts(jobs: Sequence[Job], groups: Sequence[str]) -> list[list[Job]]:
 
 
 def equal_work(
-    work: Work, planner: Planner, jobs: Sequence[Job], pauses: list[Pauses], keep: Sequence[Job]
+    work: Work, planner: Planner, jobs: Sequence[Job], pauses: list[Pauses]
 ) -> dict[Job, np.ndarray]:
-    """Run every job through one planner, part by part; the values (n_prompts, M) of some of them."""
+    """Run every job through one planner, part by part; their values (n_prompts, M)."""
     ablator = Ablator(work.model, work.prompts, planner=planner)
-    wanted, kept = set(keep), {}
+    found: dict[Job, np.ndarray] = {}
     for some, clock in zip(parts(jobs, list(work.groups)), pauses, strict=True):
         clock.start()
         for job, (_, values) in zip(
             some, planner.run(conditions(ablator, some), progress=clock), strict=True
         ):
-            if job in wanted:
-                kept[job] = values
+            found[job] = values
         clock.pause()
-    return kept
+    return found
 
 
 def effects_of(ablator: Ablator, work: Work) -> pd.DataFrame:
@@ -117,11 +121,23 @@ def whole(parts_of: Sequence[Pauses], sizes: Sequence[int]) -> tuple[float, floa
 
 @row("sweep-smollm2", title="Head-ablation sweep of one cell, SmolLM2-135M, IOI, 64 prompts")
 def run_smollm2(quick: bool, say: Say) -> list[Result]:
-    """Equal work, the whole cell with early stopping, the layers of saving, the other tools."""
+    """Equal work, the layers of saving, the other tools."""
     with timing.threads(1 if quick else THREADS):
         work = tiny("llama", **TINY) if quick else smollm2(say)
         with tools(work, "smollm2", say, quick=quick) as others:
             return _smollm2(work, others, quick, say, draws=19 if quick else DRAWS)
+
+
+@row("sweep-smollm2-cell", title="Whole cell with sequential early stopping, SmolLM2-135M, IOI, 64 prompts")
+def run_cell(quick: bool, say: Say) -> list[Result]:
+    """The cell as the study runs it, from a fresh planner, against the plain loop over all head sets."""
+    with timing.threads(1 if quick else THREADS):
+        work = tiny("llama", **TINY) if quick else smollm2(say)
+        return [_cell(work, quick, say, draws=19 if quick else DRAWS)]
+
+
+def _kept(quick: bool) -> Path:
+    return env.scratch("sweep") / ("quick.npz" if quick else "smollm2.npz")
 
 
 def _smollm2(work: Work, others: dict[str, Competitor], quick: bool, say: Say, *, draws: int) -> list[Result]:
@@ -140,7 +156,8 @@ def _smollm2(work: Work, others: dict[str, Competitor], quick: bool, say: Say, *
     name = work.model.name
     clocks = [Pauses(party, parties, picked, every=every) for _ in work.groups]
     planner = Planner(work.model, work.prompts)
-    kept = equal_work(work, planner, jobs, clocks, picked)
+    values = equal_work(work, planner, jobs, clocks)
+    keep(_kept(quick), stamp(work, draws), values)
     ratio, low, high = whole(clocks, [len(p) for p in parts(jobs, list(work.groups))])
     plain_s = float(np.mean(np.concatenate([c.neighbour for c in clocks])))
     ours_s = sum(c.seconds for c in clocks)
@@ -159,7 +176,7 @@ def _smollm2(work: Work, others: dict[str, Competitor], quick: bool, say: Say, *
             ours_s=ours_s,
             other_s=plain_s * len(jobs),
             target=2.5,
-            difference=off_from_plain(party.plain, work, {j: kept[j] for j in some if j in kept}),
+            difference=off_from_plain(party.plain, work, {j: values[j] for j in some}),
             tolerance=METRIC_TOLERANCE,
             note=f"{kinds['group']} groups ({shown} heads), {kinds['union']} unions, {kinds['single']} single heads, "
             f"{kinds['draw']} draws; zero ablation.  The plain loop ran {sum(len(c.ours) for c in clocks)} "
@@ -172,7 +189,6 @@ def _smollm2(work: Work, others: dict[str, Competitor], quick: bool, say: Say, *
     found += _tools(
         f"Head-ablation sweep, {name}, equal work", others, off, clocks, ratio, ours_s, plain_s, jobs
     )
-    found += _cell(work, planner, jobs, party, picked, draws, every, say)
     found.append(_layers(work, jobs, party, quick))
     return found
 
@@ -225,17 +241,13 @@ def _tools(
     return found
 
 
-def _cell(
-    work: Work,
-    planner: Planner,
-    jobs: Sequence[Job],
-    party: Party,
-    picked: Sequence[Job],
-    draws: int,
-    every: float,
-    say: Say,
-) -> list[Result]:
-    """The cell as the study runs it, from a fresh planner, against the plain loop over all head sets."""
+def _cell(work: Work, quick: bool, say: Say, *, draws: int) -> Figure:
+    jobs = cell_jobs(work, draws=draws)
+    picked = sample(jobs, 6 if quick else 64)
+    party = Party(work)
+    for job in picked[:2]:  # warm up
+        party(job)
+    every = 0.2 if quick else 30.0
     clock = Pauses(party, {}, picked, every=every)
     early = Watched(work.model, work.prompts)
     early.pauses = clock
@@ -243,7 +255,14 @@ def _cell(
     effects = effects_of(early, work)
     stopped, notes = verdicts(early, work, effects, draws=draws, early_stop=True)
     clock.pause()
-    full = Ablator(work.model, work.prompts, planner=planner)  # remembers the draws of the equal work
+    found = kept(_kept(quick), stamp(work, draws))
+    say(
+        "the full nulls: "
+        + ("kept by sweep-smollm2" if found is not None else "nothing kept, computing them")
+    )
+    # without kept values the planner that stopped early goes on: it remembers the draws it has made
+    planner = Replay(work, found) if found is not None else early.planner
+    full = Ablator(work.model, work.prompts, planner=planner)
     every_draw, _ = verdicts(full, work, effects_of(full, work), draws=draws, early_stop=False)
     same = ["group", "metric", "verdict"]
     differ = int((stopped[same].to_numpy() != every_draw[same].to_numpy()).any(axis=1).sum())
@@ -251,28 +270,26 @@ def _cell(
     ratio = len(jobs) / clock.cost
     spread = np.percentile(clock.neighbour, [25, 50, 75]) / np.median(clock.neighbour)
     say(f"whole cell: {clock.seconds:.0f} s, {ratio:.2f} x; draws used {used}; {differ} verdicts differ")
-    return [
-        Figure(
-            name=f"Whole cell with sequential early stopping, {work.model.name}",
-            against=PLAIN,
-            kind="speedup",
-            ratio=ratio,
-            low=ratio * float(spread[0]),
-            high=ratio * float(spread[2]),
-            rounds=len(clock.ours),
-            ours_s=clock.seconds,
-            other_s=float(np.mean(clock.neighbour)) * len(jobs),
-            threads=torch.get_num_threads(),
-            target=5.0,
-            difference=float(differ),
-            tolerance=0.0,
-            note=f"One run with effects, noise floor, intervals and verdicts; the plain loop runs every head set "
-            f"(no stopping) and computes no intervals.  {_fewer(draws)}Draws used of {draws}: "
-            + ", ".join(f"{g} {n}" for g, n in used.items())
-            + ".  Quartiles are the plain loop's.  Equal: the number of verdicts that differ from those of "
-            "the full nulls.",
-        )
-    ]
+    return Figure(
+        name=f"Whole cell with sequential early stopping, {work.model.name}",
+        against=PLAIN,
+        kind="speedup",
+        ratio=ratio,
+        low=ratio * float(spread[0]),
+        high=ratio * float(spread[2]),
+        rounds=len(clock.ours),
+        ours_s=clock.seconds,
+        other_s=float(np.mean(clock.neighbour)) * len(jobs),
+        threads=torch.get_num_threads(),
+        target=5.0,
+        difference=float(differ),
+        tolerance=0.0,
+        note=f"One run with effects, noise floor, intervals and verdicts; the plain loop runs every head set "
+        f"(no stopping) and computes no intervals.  {_fewer(draws)}Draws used of {draws}: "
+        + ", ".join(f"{g} {n}" for g, n in used.items())
+        + ".  Quartiles are the plain loop's.  Equal: the number of verdicts that differ from those of "
+        "the full nulls.",
+    )
 
 
 def _layers(work: Work, jobs: Sequence[Job], party: Party, quick: bool) -> Note:

@@ -8,16 +8,20 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import causegrid as cg
-from benchmarks import bench, interplay
+from benchmarks import bench, interplay, parties
+from benchmarks import kept as store
+from benchmarks.competitors import env
 from benchmarks.competitors.client import Competitor
 from benchmarks.competitors.plain import Plain, projections
 from benchmarks.interplay import Pauses
 from benchmarks.rows import sweep_neox, sweep_scaling, sweeps
 from benchmarks.workload import Job, cell_jobs, metric_oracle, sample, tiny, unions
+from causegrid.interventions.heads import Ablator
 
 TINY = dict(layers=3, heads=4, width=32, vocabulary=97, n_prompts=6, length=5)
 
@@ -118,8 +122,42 @@ def test_a_worker_that_dies_says_why(tmp_path: Path) -> None:
         Competitor(Path(sys.executable), "no_such_tool", tmp_path, [[1]], threads=1)
 
 
-@pytest.mark.parametrize("run", [sweeps.run_smollm2, sweep_neox.run, sweep_scaling.run])
-def test_the_rows_run_at_tiny_sizes(run: object) -> None:
+def test_the_cell_row_takes_kept_values_only_under_their_own_stamp(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(env, "FOLDER", tmp_path)
+    work = tiny("llama", **{**TINY, "heads": 8})
+    jobs = cell_jobs(work, draws=2)
+    ablator = Ablator(work.model, work.prompts)
+    made = parties.conditions(ablator, jobs)
+    values = dict(zip(jobs, (v for _, v in ablator.planner.run(made)), strict=True))
+    path = tmp_path / "values.npz"
+    assert store.kept(path, "mark") is None
+    store.keep(path, store.stamp(work, 2), values)
+    assert store.kept(path, store.stamp(work, 3)) is None
+    found = store.kept(path, store.stamp(work, 2))
+    assert found is not None
+    replay = Ablator(work.model, work.prompts, planner=store.Replay(work, found))
+    groups = {j.name: list(j.heads) for j in jobs}
+    pd.testing.assert_frame_equal(replay.table(groups, "zero"), ablator.table(groups, "zero"))
+    with pytest.raises(KeyError):
+        replay.table({"other": ["L0H0", "L1H0", "L2H0"]}, "zero")
+
+    said: list[str] = []
+    for row, expected in (
+        (sweeps.run_cell, "nothing kept"),
+        (sweeps.run_smollm2, ""),
+        (sweeps.run_cell, "kept by"),
+    ):
+        figures = [r for r in row(True, said.append) if isinstance(r, bench.Figure)]
+        assert all(f.equal for f in figures)
+        assert any(expected in line for line in said)
+        said.clear()
+
+
+@pytest.mark.parametrize("run", [sweep_neox.run, sweep_scaling.run, sweeps.run_smollm2])
+def test_the_rows_run_at_tiny_sizes(run: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(env, "FOLDER", tmp_path)
     said: list[str] = []
     found = run(True, said.append)  # type: ignore[operator]
     figures = [r for r in found if isinstance(r, bench.Figure)]
