@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ from scipy.stats import binomtest
 from torch import nn
 
 from causegrid.errors import InputError
+from causegrid.models import checkpoint as kept
+from causegrid.models import model as any_model
 from causegrid.models import training
 from causegrid.models.behaviour import behaviour, learned_length, wilson
 from causegrid.models.record import Model, models
@@ -124,6 +128,217 @@ def test_divergence_is_raised_and_the_last_good_weights_come_back() -> None:
     assert caught.value.step == 4
     assert all(torch.equal(v, before[k]) for k, v in model.module.state_dict().items())
     assert not model.module.training
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop_at(step: int):
+    def progress(now: int, steps: int, facts: dict[str, float]) -> None:
+        if now == step:
+            raise Stopped
+
+    return progress
+
+
+def often(monkeypatch, every: int = 3) -> None:
+    """Small rounds: a longer length almost every step, checks every 4 steps, checkpoints every `every`."""
+    calls = [0]
+
+    def due(self: kept.Checkpoint) -> bool:
+        calls[0] += 1
+        return calls[0] % every == 0
+
+    monkeypatch.setattr(kept.Checkpoint, "due", due)
+    monkeypatch.setattr(training, "CHECK", 4)
+    monkeypatch.setattr(training, "EASY", 0.71)
+
+
+def weights(model: Model) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in model.module.state_dict().items()}
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+@pytest.mark.parametrize("schedule", ["fixed", "mixed", "curriculum"])
+@pytest.mark.parametrize("family", ["gru", "mamba", "transformer"])
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(family, schedule, tmp_path, monkeypatch) -> None:
+    often(monkeypatch)
+    how = dict(
+        steps=19, batch=8, length=10, schedule=schedule, seed=3, lr=3e-3, eval_lengths=(10,), n_eval=20
+    )
+    whole = small(family, seed=1)
+    run = train(whole, Parity(), **how)
+    file = tmp_path / "state" / "training.safetensors"
+    for at in (8, 15):  # two kills, neither where a checkpoint is written
+        with pytest.raises(Stopped):
+            train(small(family, seed=1), Parity(), progress=stop_at(at), checkpoint=file, **how)
+    resumed, task = small(family, seed=1), Parity()
+    again = train(resumed, task, checkpoint=file, **how)
+    asked = [length for length, split in task.asked if split == "train"]
+    assert 1 < len(asked) < 12  # the sample that tells the run, and fewer batches than all
+    assert again.history.equals(run.history)
+    assert again.history.dtypes.equals(run.history.dtypes)
+    assert same(weights(resumed), weights(whole))
+    assert again.behaviour.equals(run.behaviour)
+    assert (again.steps, again.solved, again.learned_length) == (run.steps, run.solved, run.learned_length)
+    if schedule == "curriculum":
+        assert run.history.length.nunique() > 1
+
+
+def test_a_finished_run_is_read_back_and_an_early_stop_stays_one(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(training, "CHECK", 5)
+    how = dict(steps=60, length=4, solved_at=0.02, eval_lengths=(4,), checkpoint=tmp_path / "c", n_eval=20)
+    first = small("gru")
+    run = train(first, Parity(), **how)
+    assert run.solved
+    assert run.steps == 5
+    second = small("gru")
+    again = train(second, Parity(), progress=stop_at(6), **how)
+    assert again.history.equals(run.history)
+    assert (again.steps, again.solved, again.seconds) == (5, True, run.seconds)
+    assert same(weights(first), weights(second))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"lr": 1e-3}, "lr"),
+        ({"seed": 4}, "seed"),
+        ({"steps": 8}, "steps"),
+        ({"schedule": "mixed"}, "schedule"),
+        ({"model": 2}, "weights"),
+        ({"task": "other data"}, "data"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_not_used(change, said, tmp_path, monkeypatch) -> None:
+    often(monkeypatch)
+    file = tmp_path / "c"
+    how = dict(steps=9, batch=4, length=6, seed=3, lr=3e-3, eval_lengths=(), n_eval=20)
+    with pytest.raises(Stopped):
+        train(small("gru"), Parity(), progress=stop_at(7), checkpoint=file, **how)
+    how |= {k: v for k, v in change.items() if k in how or k == "schedule"}
+    task = Parity()
+    if "task" in change:
+        task.sample = lambda n, length, *, seed, split: Parity.sample(  # type: ignore[method-assign]
+            task, n, length, seed=(9, *np.atleast_1d(seed)), split=split
+        )
+    fresh = small("gru", seed=change.get("model", 0))
+    want = train(fresh, task, **how)
+    other = small("gru", seed=change.get("model", 0))
+    with pytest.warns(UserWarning, match=rf"of another run \({said} .*starts anew"):
+        got = train(other, task, checkpoint=file, **how)
+    assert got.history.equals(want.history)
+    assert same(weights(fresh), weights(other))
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "flip", "header", "text"])
+def test_a_corrupt_checkpoint_is_noticed(damage, tmp_path, monkeypatch) -> None:
+    often(monkeypatch)
+    file = tmp_path / "c"
+    how = dict(steps=6, batch=4, length=6, eval_lengths=(), n_eval=20, checkpoint=file)
+    with pytest.raises(Stopped):
+        train(small("gru"), Parity(), progress=stop_at(5), **how)
+    good = file.read_bytes()
+    at = len(good) - 1000
+    bad = {
+        "empty": b"",
+        "cut": good[:-100],
+        "flip": good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :],
+        "header": b"\xff" * 8 + good[8:],
+        "text": good.replace(b'\\"at_full\\": 3', b'\\"at_full\\": 2').replace(b"good_step", b"goOd_step"),
+    }[damage]
+    assert bad != good
+    file.write_bytes(bad)
+    with pytest.warns(UserWarning, match="is corrupt .*starts anew"):
+        assert train(small("gru"), Parity(), **how).steps == 6
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(small("gru"), Parity(), **how)
+    assert [p.name for p in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(tmp_path, monkeypatch) -> None:
+    often(monkeypatch)
+    file = tmp_path / "c"
+    how = dict(steps=9, batch=4, length=6, eval_lengths=(), n_eval=20, checkpoint=file)
+    with pytest.raises(Stopped):
+        train(small("gru"), Parity(), progress=stop_at(5), **how)
+    (tmp_path / ".c.tmp").write_bytes(file.read_bytes()[:50])
+    seen: list[int] = []
+    train(small("gru"), Parity(), progress=lambda step, *_: seen.append(step), **how)
+    assert seen == [4, 5, 6, 7, 8, 9]
+    assert [p.name for p in tmp_path.iterdir()] == ["c"]
+
+
+def test_the_diverged_run_leaves_its_last_good_model_beside_the_checkpoint(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(training, "CHECK", 5)
+    model = small("gru")
+    before: dict[int, dict[str, torch.Tensor]] = {}
+
+    def poison(step: int, steps: int, facts: dict[str, float]) -> None:
+        before[step] = weights(model)
+        if step == 7:
+            with torch.no_grad():
+                model.module.head.weight.fill_(float("nan"))
+
+    with pytest.raises(
+        TrainingDiverged, match=r"nan at step 8; the weights of step 5 are saved in "
+    ) as caught:
+        train(model, Parity(), steps=20, length=6, progress=poison, checkpoint=tmp_path / "run.safetensors")
+    assert (caught.value.step, caught.value.good_step) == (8, 5)
+    assert caught.value.folder == tmp_path / "run-last-good"
+    assert same(weights(any_model(caught.value.folder)), before[5])
+    assert same(weights(model), before[5])
+
+
+def test_a_learning_rate_that_is_far_too_large_diverges_and_good_weights_stay_good() -> None:
+    model = small("gru")
+    with pytest.raises(TrainingDiverged) as caught:
+        train(model, Parity(), steps=40, length=6, lr=1e38)
+    assert caught.value.folder is None
+    assert all(v.isfinite().all() for v in weights(model).values())
+
+
+def test_weights_lost_by_the_very_last_step_are_noticed(tmp_path) -> None:
+    model = small("gru")
+
+    def poison(step: int, steps: int, facts: dict[str, float]) -> None:
+        if step == steps:
+            with torch.no_grad():
+                model.module.head.weight.fill_(float("inf"))
+
+    with pytest.raises(TrainingDiverged, match="nan at step 5"):
+        train(model, Parity(), steps=4, length=6, progress=poison, checkpoint=tmp_path / "c")
+    assert not (tmp_path / "c").exists()  # what is not a number is not kept
+
+
+def test_frozen_weights_are_not_kept_and_come_out_the_same(tmp_path, monkeypatch) -> None:
+    often(monkeypatch)
+
+    def half() -> Model:
+        made = small("transformer")
+        for name, parameter in made.module.named_parameters():
+            parameter.requires_grad = "head" in name
+        return made
+
+    how = dict(steps=9, batch=4, length=6, eval_lengths=(), n_eval=20)
+    whole = half()
+    run = train(whole, Parity(), **how)
+    with pytest.raises(Stopped):
+        train(half(), Parity(), progress=stop_at(8), checkpoint=tmp_path / "c", **how)
+    assert (tmp_path / "c").stat().st_size < 4 * whole.n_params
+    resumed = half()
+    assert train(resumed, Parity(), checkpoint=tmp_path / "c", **how).history.equals(run.history)
+    assert same(weights(resumed), weights(whole))
+
+
+def test_a_checkpoint_is_a_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder: name a file"):
+        train(small("gru"), Parity(), steps=1, length=4, checkpoint=tmp_path)
 
 
 def test_progress_sees_every_step() -> None:

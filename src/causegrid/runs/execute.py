@@ -2,8 +2,8 @@
 
 A stage writes into its own temporary folder; when it returns, its files are flushed, moved into the cell's
 folder, and only then listed in `cell.json`.  A kill at any moment leaves the state before the stage or the
-state after it.  Whatever a stage raises is the cell's result (`failed`, with the reason), never the grid's;
-an interrupt leaves the cell resumable.
+state after it; of a stage that did not end, its scratch folder alone stays.  Whatever a stage raises is the
+cell's result (`failed`, with the reason), never the grid's; an interrupt leaves the cell resumable.
 """
 
 from __future__ import annotations
@@ -138,6 +138,8 @@ class _Cell:
 
     def _start(self, record: store.CellRecord) -> None:
         store.clear(self.path)
+        for stage in record.stages:
+            shutil.rmtree(self.scratch(stage), ignore_errors=True)
         if not record.manifest:
             files.keep_corrupt(self.path, store.CELL)
         for name in set(record.manifest.get("files") or {}) - set(record.files):
@@ -183,7 +185,7 @@ class _Cell:
         self.report(self.id, last, len(stages), "")
 
     def _stage(self, name: str, work: Callable[[Any], None], cell: Any) -> None:
-        aside = self.path / f".stage-{''.join(c if c.isalnum() else '-' for c in name)}-{os.getpid()}"
+        aside = self.path / f".stage-{_plain(name)}-{os.getpid()}"
         aside.mkdir()
         context = Context(self, name, cell, aside)
         try:
@@ -191,6 +193,7 @@ class _Cell:
             work(context)
             seconds = time.perf_counter() - start
             self._commit(name, aside, context.facts, seconds)
+            shutil.rmtree(self.scratch(name), ignore_errors=True)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 
@@ -216,10 +219,13 @@ class _Cell:
         }
         self._write()
 
+    def scratch(self, stage: str) -> Path:
+        """The folder of what a stage keeps until it ends."""
+        return self.path / f".scratch-{_plain(stage)}"
+
     def require_free(self, name: str, stage: str) -> None:
         """Raises ValueError for a name a stage cannot write: not plain, the manifest's, another stage's."""
-        if not name or Path(name).name != name or name.startswith(".") or name.endswith(files.CORRUPT):
-            raise ValueError(f"not a file name for a cell: {name!r}")
+        require_plain(name)
         if name == store.CELL:
             raise ValueError(f"{name!r} is the cell's manifest: use note()")
         for taken, info in self.manifest["files"].items():
@@ -286,6 +292,14 @@ class Context:
         self._cell.require_free(name, self._stage)
         return self._aside / name
 
+    def scratch(self, name: str) -> Path:
+        """Where to keep `name` until this stage ends, through kills and failures.  Raises ValueError for a name
+        that is not plain."""
+        require_plain(name)
+        folder = self._cell.scratch(self._stage)
+        folder.mkdir(exist_ok=True)
+        return folder / name
+
     def find(self, name: str) -> Path:
         """The file or folder `name` of this or an earlier stage.  Raises FileNotFoundError otherwise."""
         if (self._aside / name).exists():
@@ -304,6 +318,16 @@ class Context:
     def progress(self, done: int, total: int, what: str = "") -> None:
         """How far this stage is."""
         self._cell.report(self._cell.id, done, total, f"{self._stage} {what}".strip())
+
+
+def require_plain(name: str) -> None:
+    """Raises ValueError for what is not the plain name of a file."""
+    if not name or Path(name).name != name or name.startswith(".") or name.endswith(files.CORRUPT):
+        raise ValueError(f"not a file name for a cell: {name!r}")
+
+
+def _plain(stage: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in stage)
 
 
 def wanted(names: Sequence[str], until: str) -> int:

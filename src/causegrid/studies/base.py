@@ -58,6 +58,9 @@ class CellContext(Protocol):
     def path(self, name: str) -> Path:
         """Where this stage may write the file `name`; it moves into the cell's folder when the stage ends."""
 
+    def scratch(self, name: str) -> Path:
+        """Where this stage may keep `name`, a file or a folder, through a kill or a failure; gone when it ends."""
+
     def find(self, name: str) -> Path:
         """The file `name` of this or an earlier stage."""
 
