@@ -14,7 +14,9 @@ SIZES = dict(length=40, n_train=400, n_test=300)
 
 
 def readings(model, **changes):
-    table = erasure_table(model, task("parity"), ranks=[1], n_random=19, seed=3, **{**SIZES, **changes})
+    table = erasure_table(
+        model, task("parity"), bases=["probe"], ranks=[1], n_random=19, seed=3, **{**SIZES, **changes}
+    )
     return table.set_index("layer")
 
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from causegrid.errors import InputError
 
 Mode = Literal["mean", "origin"]
+ROUNDING = 1e-6  # of the largest singular value of a float32 weight
 Array = Tensor | NDArray[Any]
 A = TypeVar("A", Tensor, NDArray[Any])
 
@@ -47,22 +48,35 @@ def _check_rank(rank: int, most: int, what: str) -> None:
         raise InputError(f"rank {rank} is out of range for {what}: allowed are 1 to {most}")
 
 
-def probe_directions(weight: Array, rank: int) -> Tensor:
-    """Leading `rank` directions (d, rank) of a probe's weight (C, d) in the raw feature space.
-
-    The class mean is taken out first: a vector added to all classes' weights changes no prediction.  At rank
-    C - 1 it is the full row space.  Raises InputError for a rank outside 1 .. min(C - 1, d), or one the
-    weight does not have.  MEASURES 3.2.
-    """
+def _row_space(weight: Array) -> tuple[Tensor, Tensor]:
+    """Singular values and right-singular rows of a probe's weight (C, d), the class mean taken out."""
     w = _tensor(weight)
     if w.ndim != 2:
         raise InputError(f"a probe's weight has shape (classes, d), not {tuple(w.shape)}")
     if w.shape[0] == 1:  # one row for two classes: the other is its negative
         w = torch.cat([-w, w]) / 2
-    _check_rank(rank, min(w.shape[0] - 1, w.shape[1]), f"a probe of {w.shape[0]} classes")
-    w = w - w.mean(0)
-    _, s, vh = torch.linalg.svd(w, full_matrices=False)
-    present = int((s > s[0] * 1e-10).sum()) if float(s[0]) > 0 else 0
+    _, s, vh = torch.linalg.svd(w - w.mean(0), full_matrices=False)
+    return s, vh
+
+
+def row_space(weight: Array) -> int:
+    """Rank of a probe's class-centred weight (C, d): singular values under 1e-6 of the largest are rounding,
+    as where the activations fill fewer dimensions than there are classes."""
+    s, _ = _row_space(weight)
+    return int((s > s[0] * ROUNDING).sum()) if float(s[0]) > 0 else 0
+
+
+def probe_directions(weight: Array, rank: int) -> Tensor:
+    """Leading `rank` directions (d, rank) of a probe's weight (C, d) in the raw feature space.
+
+    The class mean is taken out first: a vector added to all classes' weights changes no prediction.  At rank
+    C - 1 it is the full row space.  Raises InputError for a rank outside 1 .. min(C - 1, d), or one the
+    weight does not have (`row_space`).  MEASURES 3.2.
+    """
+    _, vh = _row_space(weight)
+    classes = max(2, len(weight))
+    _check_rank(rank, min(classes - 1, vh.shape[1]), f"a probe of {classes} classes")
+    present = row_space(weight)
     if rank > present:
         raise InputError(f"rank {rank} is out of range: this probe's weight has rank {present}")
     basis: Tensor = vh[:rank].T.float().contiguous()
@@ -71,17 +85,33 @@ def probe_directions(weight: Array, rank: int) -> Tensor:
 
 def principal(x: Array, rank: int) -> Tensor:
     """Leading `rank` principal components (d, rank) of activations x (..., d), around their mean."""
-    values, vectors = _spectrum(x)
-    _check_rank(rank, len(values), f"activations of width {len(values)}")
+    vectors = spectrum(x).vectors
+    _check_rank(rank, len(vectors), f"activations of width {len(vectors)}")
     return vectors[:, :rank].float().contiguous()
 
 
-def _spectrum(x: Any) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (d,) descending and eigenvectors (d, d) of the covariance of x (..., d)."""
+def singular(x: Array, rank: int) -> Tensor:
+    """Leading `rank` right-singular directions (d, rank) of activations x (..., d), *not* centred."""
+    vectors = spectrum(x, centred=False).vectors
+    _check_rank(rank, len(vectors), f"activations of width {len(vectors)}")
+    return vectors[:, :rank].float().contiguous()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spectrum:
+    """`values` (d,), descending, and `vectors` (d, d) of the covariance of activations, float64."""
+
+    values: Tensor
+    vectors: Tensor
+
+
+def spectrum(x: Array, *, centred: bool = True) -> Spectrum:
+    """The spectrum of activations x (..., d), around their mean or, not `centred`, around 0."""
     rows = _rows(x)
-    rows = rows - rows.mean(0)
+    if centred:
+        rows = rows - rows.mean(0)
     values, vectors = torch.linalg.eigh(rows.T @ rows / len(rows))
-    return values.flip(0).clamp_min(0.0), vectors.flip(1)
+    return Spectrum(values=values.flip(0).clamp_min(0.0), vectors=vectors.flip(1))
 
 
 def random_basis(d: int, rank: int, seed: int) -> Tensor:
@@ -113,15 +143,19 @@ class MatchedPrincipal:
 
 
 def matched_principal(x: Array, basis: Array) -> MatchedPrincipal:
-    """The equal-rank set of principal components of x whose removed variance is nearest that of `basis`.
+    """`matched_components` of x (..., d) for the rank of a basis (d, r) and the variance it removes."""
+    return matched_components(spectrum(x), _tensor(basis).shape[1], removed_variance(x, basis))
+
+
+def matched_components(found: Spectrum, rank: int, target: float) -> MatchedPrincipal:
+    """The `rank` principal components whose removed variance (fraction) is nearest `target`.
 
     Exhaustive up to 50 000 sets; beyond that the best contiguous window of components, improved by replacing
     two of them at a time until nothing is gained.  Marked `variance unmatched` beyond a factor of 2
     (MEASURES 3.2).
     """
-    values, vectors = _spectrum(x)
-    rank = _tensor(basis).shape[1]
-    target = removed_variance(x, basis)
+    values, vectors = found.values, found.vectors
+    _check_rank(rank, len(values), f"activations of width {len(values)}")
     share = (values / values.sum()).numpy() if float(values.sum()) > 0 else values.numpy()
     chosen = _nearest_set(share, rank, target)
     removed = float(share[list(chosen)].sum())
@@ -181,16 +215,18 @@ def erase_from(x: A, basis: Array, mean: Array | None, mode: Mode = "mean") -> A
 
 
 class Fitted(Protocol):
-    """What `inlp` needs of a fitted probe: `weight` (C, d) in the raw feature space, held-out `accuracy`."""
+    """What `inlp` needs of a fitted probe: `weight` (C, d) in the raw feature space, held-out `accuracy` and
+    the lower end `low` of its interval."""
 
     weight: Any
     accuracy: float
+    low: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inlp:
     """`basis` (d, r) erased in all; `accuracies` of the fresh probe before each erasure and after the last;
-    `removed` is True when the last is at or below `until`."""
+    `removed` is True when the last one's interval reaches down to `until`."""
 
     basis: Tensor
     accuracies: tuple[float, ...]
@@ -199,7 +235,8 @@ class Inlp:
 
 def inlp(x: Array, y: Array, fit: Callable[[Any, Any], Fitted], *, until: float, max_iter: int = 20) -> Inlp:
     """Iterative null-space projection (Ravfogel et al. 2020): fit a probe, erase its row space, repeat until
-    a fresh probe's accuracy is `until` or less (the majority rate), or `max_iter` erasures were made.
+    a fresh probe's accuracy is `until` (the majority rate) or less within its interval, or `max_iter` erasures
+    were made.
 
     `fit(x, y)` is given erased activations (N, d), numpy float32, around the mean, and does its own held-out
     split.  Raises InputError for max_iter < 1.
@@ -210,24 +247,23 @@ def inlp(x: Array, y: Array, fit: Callable[[Any, Any], Fitted], *, until: float,
     mean = rows.mean(0)
     labels = np.asarray(y.cpu() if isinstance(y, Tensor) else y).reshape(-1)
     basis = torch.zeros(rows.shape[1], 0, dtype=torch.float64)
-    erased = rows
-    probe = fit(erased.float().numpy(), labels)
+    probe = fit(rows.float().numpy(), labels)
     accuracies = [float(probe.accuracy)]
-    while accuracies[-1] > until and len(accuracies) <= max_iter and basis.shape[1] < rows.shape[1]:
-        basis = _extended(basis, _tensor(probe.weight))
+    while probe.low > until and len(accuracies) <= max_iter and basis.shape[1] < rows.shape[1]:
+        basis = _extended(basis, probe.weight)
         erased = rows - (rows - mean) @ basis @ basis.T
         probe = fit(erased.float().numpy(), labels)
         accuracies.append(float(probe.accuracy))
-    return Inlp(basis=basis.float(), accuracies=tuple(accuracies), removed=accuracies[-1] <= until)
+    return Inlp(basis=basis.float(), accuracies=tuple(accuracies), removed=bool(probe.low <= until))
 
 
-def _extended(basis: Tensor, weight: Tensor) -> Tensor:
+def _extended(basis: Tensor, weight: Array) -> Tensor:
     """The basis with the class-centred row space of `weight` (C, d) added, orthonormal columns."""
-    w = weight if weight.shape[0] == 1 else weight - weight.mean(0)
-    w = w - (w @ basis) @ basis.T
-    _, s, vh = torch.linalg.svd(w, full_matrices=False)
-    keep = vh[s > max(float(s[0]) * 1e-6, 1e-12)].T
-    extended: Tensor = torch.linalg.qr(torch.cat([basis, keep], 1))[0]
+    whole, _ = _row_space(weight)
+    w = _tensor(weight)
+    s, vh = _row_space(w - (w @ basis) @ basis.T)
+    new = vh[s > whole[0] * ROUNDING].T
+    extended: Tensor = torch.linalg.qr(torch.cat([basis, new], 1))[0]
     return extended
 
 

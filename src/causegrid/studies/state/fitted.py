@@ -1,0 +1,211 @@
+"""The subspaces a cell erases, fitted once on the training split and applied wherever they are asked for.
+
+Kinds (MEASURES 3.2):
+- `probe`: leading directions of the settled probe; `full` is its whole row space.
+- `principal`: leading principal components, around the mean.
+- `singular`: leading right-singular directions of the *uncentred* activations (MEASURES leaves it open: around
+  the mean they would be the principal components once more).  Erased around the mean like all others.
+- `inlp`: a fresh probe's row space is added until a fresh probe is at majority, on training sequences kept
+  aside for that decision: the test split never chooses a subspace.
+- `leace`: the authors' affine map; its rank is what it can take at most, C - 1.
+
+C counts the classes seen in training.  All this is a function of the activations and the kinds alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from causegrid.errors import InputError, unknown
+from causegrid.evidence.effects import bootstrap_mean
+from causegrid.interventions.subspaces import (
+    Spectrum,
+    inlp,
+    leace,
+    matched_components,
+    probe_directions,
+    row_space,
+    spectrum,
+)
+from causegrid.signatures.activations import SETTLED_ITERATIONS, SETTLED_TOLERANCE, Activations, Rows
+from causegrid.signatures.baselines import lookup_accuracy
+from causegrid.signatures.probes import Probe
+from causegrid.studies.state.readings import Eraser, check_classes, erased_rows, steady
+
+KINDS = ("probe", "principal", "singular", "inlp", "leace")
+INLP_ITERATIONS = 24
+KEPT_ASIDE = 4  # every fourth training sequence decides when INLP stops
+Rank = int | str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subspace:
+    """What is erased at one layer: `eraser` (a basis (d, rank), an affine map, or None for rank 0) around `mean`
+    (d,); `full`: of rank C - 1, or all that this kind can take; `variance` removed on the training split;
+    `matched`: equal-rank principal components of nearest variance, with `matched_variance`, `matched_mark`.
+
+    `iterations`, `removed`: of INLP, None otherwise.
+    """
+
+    layer: int
+    kind: str
+    rank: int
+    full: bool
+    eraser: Eraser
+    mean: NDArray[Any]
+    variance: float
+    matched: Tensor | None
+    matched_variance: float
+    matched_mark: str
+    iterations: int | None = None
+    removed: bool | None = None
+
+
+def check_kinds(bases: Sequence[str]) -> None:
+    """Raises InputError for no kind at all or one that does not exist."""
+    if not bases:
+        raise InputError(f"no kind of subspace to erase: allowed are {', '.join(KINDS)}")
+    for kind in bases:
+        if kind not in KINDS:
+            raise unknown("kind of subspace", kind, KINDS)
+
+
+def full_rank(found: Activations, label: str) -> int:
+    """Rank of a whole row space: classes seen in training - 1, or the width where that is smaller."""
+    width = int(next(iter(found.train.x.values())).shape[1])
+    return min(len(np.unique(found.train.y[label])) - 1, width)
+
+
+def check_ranks(ranks: Sequence[Rank], found: Activations, label: str, bases: Sequence[str]) -> list[int]:
+    """The ranks asked for as numbers, ascending.
+
+    Raises InputError for ranks that do not exist at this width, and when only probe directions are asked for
+    and none of the ranks is one of theirs.
+    """
+    width = next(iter(found.train.x.values())).shape[1]
+    full = full_rank(found, label)
+    for rank in ranks:
+        if rank != "full" and (isinstance(rank, str) or not 1 <= rank <= width):
+            raise InputError(f"rank {rank!r} does not exist: allowed are 1 to {width} (the width) and 'full'")
+    wanted = sorted({full if rank == "full" else int(rank) for rank in ranks})
+    ranked = {"probe", "principal", "singular"} & set(bases)
+    if ranked and (not wanted or (ranked == set(bases) == {"probe"} and wanted[0] > full)):
+        raise InputError(
+            f"no rank of {', '.join(map(str, ranks)) or '(none)'} can be erased: label {label!r} has {full + 1} "
+            f"classes, so its probe has ranks 1 to {full}"
+        )
+    return wanted
+
+
+def fit_subspaces(
+    found: Activations,
+    *,
+    label: str | None = None,
+    bases: Sequence[str] = KINDS,
+    ranks: Sequence[Rank] = (1, 2, 4, "full"),
+    probes: Mapping[int, Probe] | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> dict[int, list[Subspace]]:
+    """Layer -> its subspaces, kinds in the order given, ranks ascending.
+
+    `probes`: one fitted probe per layer, made here (until their weights have settled) when not given.
+    Raises InputError for kinds and ranks that do not exist, and a split of a single class.
+    """
+    name = label or next(iter(found.labels))
+    check_kinds(bases)
+    check_classes(found, name)
+    wanted = check_ranks(ranks, found, name, bases)
+    fitted: dict[int, list[Subspace]] = {}
+    for i, layer in enumerate(found.layers):
+        at = _Layer(found, name, layer, None if probes is None else probes[layer])
+        fitted[layer] = [s for kind in dict.fromkeys(bases) for s in at.kind(kind, wanted)]
+        if progress is not None:
+            progress(i + 1, len(found.layers), f"fitting subspaces at length {found.length}")
+    return fitted
+
+
+class _Layer:
+    """The fits at one layer; the spectrum is shared by all of them."""
+
+    def __init__(self, found: Activations, label: str, layer: int, probe: Probe | None) -> None:
+        self.x, self.y, self.layer = found.train.x[layer], found.train.y[label], layer
+        self.rows, self.probe = found.train, probe
+        self.full = full_rank(found, label)
+        self.mean = self.x.mean(axis=0, dtype=np.float64)
+        self.spectrum: Spectrum = spectrum(self.x)
+
+    def kind(self, kind: str, ranks: Sequence[int]) -> list[Subspace]:
+        if kind == "inlp":
+            return [self._inlp()]
+        if kind == "leace":
+            return [self._made(kind, self.full, True, leace(self.x, self.y))]
+        if kind == "probe":
+            return self._probe(ranks)
+        centred = kind == "principal"
+        directions = (self.spectrum if centred else spectrum(self.x, centred=False)).vectors
+        return [self._made(kind, r, r == self.full, directions[:, :r].float().contiguous()) for r in ranks]
+
+    def _probe(self, ranks: Sequence[int]) -> list[Subspace]:
+        probe = self.probe or Probe(tol=SETTLED_TOLERANCE, max_iter=SETTLED_ITERATIONS).fit(self.x, self.y)
+        most = row_space(probe.weight)
+        own = sorted({min(r, most) if r == self.full else r for r in ranks} & set(range(1, most + 1)))
+        return [self._made("probe", r, r == most, probe_directions(probe.weight, r)) for r in own]
+
+    def _inlp(self) -> Subspace:
+        aside = self.rows.sequence % KEPT_ASIDE == KEPT_ASIDE - 1  # (N,)
+        decide = _Decide(self.rows, self.x, self.y, aside)
+        found = inlp(self.x, self.y, decide, until=decide.majority, max_iter=INLP_ITERATIONS)
+        rank = found.basis.shape[1]
+        return self._made(
+            "inlp",
+            rank,
+            True,
+            found.basis if rank else None,
+            iterations=len(found.accuracies) - 1,
+            removed=found.removed,
+        )
+
+    def _made(self, kind: str, rank: int, full: bool, eraser: Eraser, **more: Any) -> Subspace:
+        total = float(self.spectrum.values.sum())
+        left = erased_rows(self.x, eraser, self.mean)
+        variance = 1 - float(left.var(axis=0, dtype=np.float64).sum()) / total if total > 0 else 0.0
+        matched = matched_components(self.spectrum, rank, variance) if rank else None
+        return Subspace(
+            layer=self.layer,
+            kind=kind,
+            rank=rank,
+            full=full,
+            eraser=eraser,
+            mean=self.mean,
+            variance=max(variance, 0.0),
+            matched=None if matched is None else matched.basis,
+            matched_variance=float("nan") if matched is None else matched.removed,
+            matched_mark="nothing erased" if matched is None else matched.mark,
+            **more,
+        )
+
+
+class _Decide:
+    """INLP's fresh probe, fitted on the one part of the training sequences and held against the other."""
+
+    def __init__(self, rows: Rows, x: Any, y: Any, aside: NDArray[np.bool_]) -> None:
+        self.aside, self.spread = aside, x.std(axis=0, dtype=np.float64)
+        self.n = len(np.unique(rows.sequence[aside]))
+        nothing = np.zeros(len(y), dtype=np.int64)
+        self.majority = lookup_accuracy(nothing[~aside], y[~aside], nothing[aside], y[aside])
+        self.weight: Any = None
+        self.accuracy = self.low = float("nan")
+
+    def __call__(self, x: Any, y: Any) -> _Decide:
+        x = steady(x, self.spread)
+        probe = Probe().fit(x[~self.aside], y[~self.aside])
+        right = probe.predict(x[self.aside]) == y[self.aside]
+        self.weight, self.accuracy = probe.weight, float(right.mean())
+        self.low = bootstrap_mean(right.reshape(self.n, -1).mean(axis=1))[0]
+        return self
