@@ -7,6 +7,7 @@ set at a time and compute the logits of every position, as their users do.
 from __future__ import annotations
 
 import copy
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,7 +27,7 @@ from causegrid.interventions.heads import Ablator
 from causegrid.interventions.metrics import METRICS
 from causegrid.interventions.sweep import Condition
 
-THREADS = 2
+THREADS = int(os.environ.get("BENCH_THREADS", "2"))  # of every party of a sweep
 PLAIN = "a loop over plain hooks, full logits"
 TOOLS = {
     "with_transformer_lens": "TransformerLens",
