@@ -2,7 +2,8 @@
 
 The tests are small, exact and on arrays of seeds or counts: permutations are enumerated where they can be,
 the smallest attainable p goes with every p, and too few seeds to reach the level is `not enough evidence`,
-never a contradiction.
+never a contradiction.  An *anchor* is a published figure beside ours under settings that differ: no test, so its
+result is `compared`, and nothing else may be.
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ from causegrid.evidence.nulls import holm
 
 SUPPORTED, CONTRADICTED, UNDECIDED = "supported", "contradicted", "not enough evidence"
 RESULTS = (SUPPORTED, CONTRADICTED, UNDECIDED)
+COMPARED = "compared"
+ALLOWED = {"claim": RESULTS, "anchor": (COMPARED,)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One claim over finished cells.  `published`, `measured`: figures or words; `cells`: the ids used."""
+    """One claim over finished cells.  `published`, `measured`: figures or words; `cells`: the ids used.
+
+    `kind`: `claim`, a test; `anchor`, figures beside each other, with the settings that differ as `why`.
+    """
 
     id: str
     statement: str
@@ -37,10 +43,13 @@ class Claim:
     result: str
     why: str
     cells: tuple[str, ...] = ()
+    kind: str = "claim"
 
     def __post_init__(self) -> None:
-        if self.result not in RESULTS:
-            raise unknown(f"result of claim {self.id!r}", self.result, RESULTS)
+        if self.kind not in ALLOWED:
+            raise unknown(f"kind of claim {self.id!r}", self.kind, ALLOWED)
+        if self.result not in ALLOWED[self.kind]:
+            raise unknown(f"result of {self.kind} {self.id!r}", self.result, ALLOWED[self.kind])
 
     def record(self) -> dict[str, Any]:
         """As a plain dict (`cells` a list)."""
@@ -49,7 +58,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """An effect, its 95 % interval, two-sided p, the least p these data could give, Holm's p if asked."""
+    """An effect, its 95 % interval, two-sided p, the least p these data could give; Holm's of both if asked."""
 
     effect: float
     low: float
@@ -58,6 +67,7 @@ class Comparison:
     p_min: float
     n: int
     p_holm: float | None = None
+    p_min_holm: float | None = None  # were every test of the family at its least p
 
 
 def interaction(
@@ -132,9 +142,29 @@ def paired(first: ArrayLike, second: ArrayLike, *, n: int = 9999, seed: int = 0)
 
 def paired_family(pairs: Mapping[str, tuple[ArrayLike, ArrayLike]], **options: Any) -> dict[str, Comparison]:
     """`paired` for each name (task), Holm-corrected across them; `options` go to `paired`."""
-    tests = {name: paired(a, b, **options) for name, (a, b) in pairs.items()}
+    return corrected({name: paired(a, b, **options) for name, (a, b) in pairs.items()})
+
+
+def corrected(tests: Mapping[str, Comparison]) -> dict[str, Comparison]:
+    """The tests of one family with Holm's p, and the least one they could have had."""
     adjusted = holm([t.p for t in tests.values()])
-    return {name: replace(t, p_holm=p) for (name, t), p in zip(tests.items(), adjusted, strict=True)}
+    least = holm([t.p_min for t in tests.values()])
+    return {
+        name: replace(t, p_holm=p, p_min_holm=m)
+        for (name, t), p, m in zip(tests.items(), adjusted, least, strict=True)
+    }
+
+
+def seed_mean(values: ArrayLike) -> tuple[float, float | None, float | None]:
+    """(mean over seeds, low, high): t interval; without one for a single value.  Raises InputError for none."""
+    found = np.asarray(values, dtype=np.float64)
+    if not found.size:
+        raise InputError("a mean over seeds needs at least 1 value")
+    mean = float(found.mean())
+    if found.size < 2:
+        return mean, None, None
+    half = float(stats.t.ppf(0.975, found.size - 1) * stats.sem(found))
+    return mean, mean - half, mean + half
 
 
 def proportions(k_a: int, n_a: int, k_b: int, n_b: int) -> Comparison:
@@ -166,11 +196,14 @@ def decide(test: Comparison, expected: int, *, level: float = 0.05) -> tuple[str
     if expected not in (1, -1):
         raise InputError(f"the expected sign must be 1 or -1, not {expected!r}")
     p = test.p if test.p_holm is None else test.p_holm
-    said = f"effect {test.effect:+.3g} [{test.low:+.3g}, {test.high:+.3g}], p {p:.2g}, n {test.n}"
+    least = test.p_min if test.p_min_holm is None else test.p_min_holm
+    name = "p" if test.p_holm is None else "Holm p"
+    interval = f"[{test.low:+.3g}, {test.high:+.3g}]"
+    said = f"effect {test.effect:+.3g} {interval}, {name} {p:.2g}, least attainable {least:.2g}, n {test.n}"
     if p <= level:
         return (SUPPORTED if test.effect * expected > 0 else CONTRADICTED), said
-    if test.p_min > level:
-        return UNDECIDED, f"{said}; this many cannot give a p below {test.p_min:.2g}"
+    if least > level:
+        return UNDECIDED, f"{said}; this many cannot give a p below {least:.2g}"
     return UNDECIDED, said
 
 

@@ -1,0 +1,57 @@
+"""What claims share: the registry, a claim without enough cells, and the test of a share against one half.
+
+The unit of a share is the (task, family): its seeds and variants vote together and count once, since ten seeds
+of one family say little about families.  A tie has no vote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from causegrid.evidence.claims import CONTRADICTED, SUPPORTED, UNDECIDED, Claim
+from causegrid.evidence.effects import wilson
+from causegrid.registry import Registry
+from causegrid.studies.state.finished import Cell
+
+claims: Registry[Callable[[Sequence[Cell]], Claim]] = Registry("claim", "causegrid.studies.state.claims")
+
+Vote = tuple[Cell, bool]
+
+
+def majority(k: int, n: int) -> tuple[float, float, str]:
+    """(low, high, result): Wilson's interval of k of n, and whether it lies above or below one half."""
+    low, high = wilson(k, n)
+    return low, high, SUPPORTED if low > 0.5 else CONTRADICTED if high < 0.5 else UNDECIDED
+
+
+def undecided(id: str, statement: str, figure: Any, missing: str, measured: Any = "-") -> Claim:
+    """A claim that cannot be tested, with what is missing."""
+    return Claim(
+        id=id, statement=statement, published=figure, measured=measured, result=UNDECIDED, why=missing
+    )
+
+
+def share(
+    id: str, statement: str, figure: Any, votes: Sequence[Vote], what: str, missing: str, *, said: str = ""
+) -> Claim:
+    """Do most (task, family) pairs vote yes?  Wilson's interval of the share against one half.
+
+    `what` ends the sentence "k of n ..."; `missing` is said when there is no vote; `said` follows either.
+    """
+    pairs: dict[tuple[str, str], list[bool]] = {}
+    for c, yes in votes:
+        pairs.setdefault((c.task, c.family), []).append(yes)
+    shares = [sum(v) / len(v) for v in pairs.values()]
+    decided = [s > 0.5 for s in shares if s != 0.5]
+    if not decided:
+        return undecided(id, statement, figure, missing + said)
+    k, n = sum(decided), len(decided)
+    low, high, result = majority(k, n)
+    ties = f", {len(shares) - n} tied" if len(shares) > n else ""
+    return Claim(
+        id=id, statement=statement, published=figure, measured=f"{k} of {n} (task, family) pairs", low=low, high=high,
+        result=result, cells=tuple(c.id for c, _ in votes),
+        why=f"{k} of {n} (task, family) pairs{ties} ({sum(yes for _, yes in votes)} of {len(votes)} cells) {what}; "
+        f"interval of the share {low:.2f} to {high:.2f} against 0.5.{said}",
+    )  # fmt: skip

@@ -1,0 +1,63 @@
+"""S3: the layer whose probe is best is not the layer whose erasure hurts most.
+
+Layers within one percentage point of the best are best too, and likewise the most damaging, on both sides alike;
+a cell answers when the two sets are disjoint (yes) or meet (no).  A cell is not asked when nothing is damaging
+beyond the random subspaces, or when all its layers are best, or all most damaging: then any answer would be the
+profile's flatness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from causegrid.evidence.claims import Claim
+from causegrid.evidence.reference import published
+from causegrid.studies.state.claims.base import claims, share
+from causegrid.studies.state.finished import Cell, at_length, left_out, named
+
+BEST = 0.01  # layers within 1 pp of the best are the best layer too
+STATEMENT = "The layer whose probe is best is not the layer whose erasure hurts most"
+
+
+def best_and_damaging(cell: Cell) -> tuple[set[int], set[int]] | None:
+    """(best-probe layers, most damaging layers) at full rank; None when the cell cannot answer."""
+    erased, probes = cell.erased(None), cell.profile()
+    if not len(erased) or not len(probes):
+        return None
+    both = set(erased["layer"]) & set(probes["layer"])
+    erased, probes = erased[erased["layer"].isin(both)], probes[probes["layer"].isin(both)]
+    harms = erased[erased["beyond_control"].astype(bool) & (erased["drop"] > 0)]
+    if not len(harms) or harms["drop"].max() < erased["drop"].max():
+        return None  # what falls most falls no further than under a random subspace
+    best, damaging = _top(probes, "accuracy"), _top(erased, "drop")
+    return None if both in (best, damaging) else (best, damaging)
+
+
+@claims.register("S3")
+def best_is_not_damaging(cells: Sequence[Cell]) -> Claim:
+    figure = published("state-encoding")["pythia_160m_dyck"]
+    hurt = " and ".join(f"L{layer}" for layer in figure["layers"])
+    length, same = at_length(cells, lambda group: sum(len(c.erased(None)) > 0 for c in group))
+    found = [(c, best_and_damaging(c)) for c in same]
+    silent = [c for c, sets in found if sets is None and len(c.erased(None))]
+    flat = (
+        f" Not asked (nothing damaging beyond chance, or all layers alike): {named(silent)}."
+        if silent
+        else ""
+    )
+    return share(
+        "S3",
+        STATEMENT,
+        f"Pythia-160M on Dyck: best probe L{figure['best_probe_layer']}, most damaging {hurt}",
+        [(c, sets[0].isdisjoint(sets[1])) for c, sets in found if sets is not None],
+        f"have no most damaging layer among the best-probe layers (either within 1 pp), at length {length}",
+        "no finished cell that learned its task has a full-rank erasure that hurts more at some layers than others.",
+        said=flat + left_out(cells, length),
+    )
+
+
+def _top(rows: pd.DataFrame, column: str) -> set[int]:
+    best = rows[rows[column] >= rows[column].max() - BEST]
+    return {int(layer) for layer in best["layer"]}
