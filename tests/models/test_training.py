@@ -189,6 +189,30 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(family, schedule, tmp_path, 
         assert run.history.length.nunique() > 1
 
 
+def test_looks_at_the_validation_set_come_where_they_would_have_come(tmp_path, monkeypatch) -> None:
+    often(monkeypatch)
+    at, looks = [0], []
+
+    def look(*_: object, **__: object) -> np.ndarray:
+        looks.append(at[0])
+        return np.zeros(1)
+
+    def follow(stop: int):
+        def progress(step: int, steps: int, facts: dict[str, float]) -> None:
+            at[0] = step
+            if step == stop:
+                raise Stopped
+
+        return progress
+
+    monkeypatch.setattr(training, "hits", look)
+    how = dict(steps=14, batch=4, length=6, schedule="fixed", solved_at=0.1, eval_lengths=(), n_eval=20)
+    with pytest.raises(Stopped):
+        train(small("gru"), Parity(), progress=follow(8), checkpoint=tmp_path / "c", **how)
+    train(small("gru"), Parity(), progress=follow(0), checkpoint=tmp_path / "c", **how)
+    assert looks == [4, 8, 12]
+
+
 def test_a_finished_run_is_read_back_and_an_early_stop_stays_one(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(training, "CHECK", 5)
     how = dict(steps=60, length=4, solved_at=0.02, eval_lengths=(4,), checkpoint=tmp_path / "c", n_eval=20)
@@ -295,6 +319,30 @@ def test_the_diverged_run_leaves_its_last_good_model_beside_the_checkpoint(tmp_p
     assert same(weights(model), before[5])
 
 
+def test_a_resumed_run_still_knows_its_last_good_weights(tmp_path, monkeypatch) -> None:
+    often(monkeypatch)
+    how = dict(steps=9, batch=4, length=6, eval_lengths=(), n_eval=20)
+    after: dict[int, dict[str, torch.Tensor]] = {}
+    first = small("gru")
+
+    def remember(step: int, steps: int, facts: dict[str, float]) -> None:
+        after[step] = weights(first)
+        stop_at(8)(step, steps, facts)
+
+    with pytest.raises(Stopped):
+        train(first, Parity(), progress=remember, checkpoint=tmp_path / "c", **how)
+    second = small("gru")
+
+    def poison(step: int, steps: int, facts: dict[str, float]) -> None:
+        assert step == 7
+        with torch.no_grad():
+            second.module.head.weight.fill_(float("nan"))
+
+    with pytest.raises(TrainingDiverged, match="at step 8; the weights of step 4 "):
+        train(second, Parity(), progress=poison, checkpoint=tmp_path / "c", **how)
+    assert same(weights(second), after[4])
+
+
 def test_a_learning_rate_that_is_far_too_large_diverges_and_good_weights_stay_good() -> None:
     model = small("gru")
     with pytest.raises(TrainingDiverged) as caught:
@@ -334,6 +382,35 @@ def test_frozen_weights_are_not_kept_and_come_out_the_same(tmp_path, monkeypatch
     resumed = half()
     assert train(resumed, Parity(), checkpoint=tmp_path / "c", **how).history.equals(run.history)
     assert same(weights(resumed), weights(whole))
+
+
+def test_shared_weights_come_back_shared(tmp_path, monkeypatch) -> None:
+    often(monkeypatch)
+
+    def tied() -> Model:
+        made = small("transformer")
+        made.module.head.weight = next(p for p in made.module.parameters() if p.shape == (2, 32))
+        return made
+
+    how = dict(steps=9, batch=4, length=6, eval_lengths=(), n_eval=20)
+    whole = tied()
+    run = train(whole, Parity(), **how)
+    with pytest.raises(Stopped):
+        train(tied(), Parity(), progress=stop_at(8), checkpoint=tmp_path / "c", **how)
+    resumed = tied()
+    assert train(resumed, Parity(), checkpoint=tmp_path / "c", **how).history.equals(run.history)
+    assert same(weights(resumed), weights(whole))
+
+
+def test_a_disk_that_is_full_does_not_hide_a_divergence(tmp_path, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(training, "save", full)
+    with pytest.raises(TrainingDiverged, match=r"step 0 could not be saved \(.*No space left") as caught:
+        train(poisoned := small("gru"), Parity(), steps=9, length=6, lr=1e38, checkpoint=tmp_path / "c")
+    assert caught.value.folder is None
+    assert all(v.isfinite().all() for v in weights(poisoned).values())
 
 
 def test_a_checkpoint_is_a_file(tmp_path: Path) -> None:

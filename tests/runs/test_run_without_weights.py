@@ -130,7 +130,8 @@ def test_a_clone_with_some_cells_counts_the_others_as_pending(tmp_path, log):
     assert inline(made, here).n_done == 3
 
 
-def test_what_git_gets_names_no_machine_and_holds_no_lock_or_half_file(tmp_path, log):
+def test_what_git_gets_names_no_machine_and_holds_no_lock_or_half_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     there = tmp_path / "there"
     inline(fake(Path("log.txt"), "weights"), there)
     inline(fake(Path("log.txt"), "weights", "weights-raise"), there)

@@ -50,7 +50,7 @@ class Checkpoint:
         from safetensors.torch import save_file
 
         start = time.perf_counter()
-        kept = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        kept = _apart(tensors)
         text = json.dumps({"run": self.run, "facts": dict(facts)})
         self.path.parent.mkdir(parents=True, exist_ok=True)
         aside = self.path.with_name(f".{self.path.name}.tmp")
@@ -92,6 +92,18 @@ class Checkpoint:
                 )
                 return None
         return tensors, facts
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """On the CPU, each in memory of its own: the file format knows no shared (tied) weights."""
+    kept: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, value in tensors.items():
+        value = value.detach().cpu().contiguous()
+        place = value.untyped_storage().data_ptr()
+        kept[name] = value.clone() if place in seen else value
+        seen.add(place)
+    return kept
 
 
 def digest(tensors: Mapping[str, Tensor], text: str = "") -> str:

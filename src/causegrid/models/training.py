@@ -46,10 +46,11 @@ class TrainingDiverged(RuntimeError):
     """The loss stopped being a number at `.step`; the model holds the weights of `.good_step` again, the last
     known to give a finite loss.  `.folder`: the model saved with them (None without a checkpoint)."""
 
-    def __init__(self, step: int, loss: float, good_step: int, folder: Path | None) -> None:
-        where = f"saved in {folder}" if folder else "restored"
+    def __init__(self, step: int, loss: float, good_step: int, folder: Path | None, why: str = "") -> None:
+        where = f"are saved in {folder}" if folder else "could not be saved" if why else "are restored"
         super().__init__(
-            f"the loss became {loss} at step {step}; the weights of step {good_step} are {where}"
+            f"the loss became {loss} at step {step}; the weights of step {good_step} {where}"
+            + (f" ({why})" if why else "")
         )
         self.step, self.good_step, self.folder = step, good_step, folder
 
@@ -114,7 +115,7 @@ def train(
     logits_of(
         model, np.zeros((1, longest), dtype=np.int64)
     )  # refuses lengths the positions cannot take, before training
-    rate = RATES.get(model.family, 5e-4) if lr is None else lr
+    rate = lr or (model.readout.lr if model.readout else RATES.get(model.family, 5e-4))
     module, device = model.module, model.device
     weights = [p for p in module.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=rate, weight_decay=0.01, fused=device.type in ("cpu", "cuda"))
@@ -233,10 +234,13 @@ class _State:
     def diverged(self, step: int, loss: float, keeper: kept.Checkpoint | None) -> TrainingDiverged:
         """The error to raise, with the last good weights back in the model and beside the checkpoint."""
         kept.put_back(self.model.module, self.good)
-        folder = None
+        folder, why = None, ""
         if keeper is not None:
-            folder = save(self.model, keeper.path.with_name(f"{keeper.path.stem}-last-good"))
-        return TrainingDiverged(step, loss, self.good_step, folder)
+            try:
+                folder = save(self.model, keeper.path.with_name(f"{keeper.path.stem}-last-good"))
+            except (OSError, RuntimeError, ValueError) as error:  # a full disk must not hide the divergence
+                why = " ".join(str(error).split())
+        return TrainingDiverged(step, loss, self.good_step, folder, why)
 
     def kept(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """(tensors, facts) that `restore` takes."""
