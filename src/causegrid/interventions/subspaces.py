@@ -235,8 +235,8 @@ class Inlp:
 
 def inlp(x: Array, y: Array, fit: Callable[[Any, Any], Fitted], *, until: float, max_iter: int = 20) -> Inlp:
     """Iterative null-space projection (Ravfogel et al. 2020): fit a probe, erase its row space, repeat until
-    a fresh probe's accuracy is `until` (the majority rate) or less within its interval, or `max_iter` erasures
-    were made.
+    a fresh probe's accuracy is `until` (the majority rate) or less within its interval, `max_iter` erasures
+    were made, or a probe adds no direction.
 
     `fit(x, y)` is given erased activations (N, d), numpy float32, around the mean, and does its own held-out
     split.  Raises InputError for max_iter < 1.
@@ -250,7 +250,10 @@ def inlp(x: Array, y: Array, fit: Callable[[Any, Any], Fitted], *, until: float,
     probe = fit(rows.float().numpy(), labels)
     accuracies = [float(probe.accuracy)]
     while probe.low > until and len(accuracies) <= max_iter and basis.shape[1] < rows.shape[1]:
-        basis = _extended(basis, probe.weight)
+        grown = _extended(basis, probe.weight)
+        if grown.shape[1] == basis.shape[1]:  # what the probe still reads is the rounding of what is erased
+            break
+        basis = grown
         erased = rows - (rows - mean) @ basis @ basis.T
         probe = fit(erased.float().numpy(), labels)
         accuracies.append(float(probe.accuracy))

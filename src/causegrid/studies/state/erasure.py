@@ -28,6 +28,20 @@ from causegrid.studies.state.readings import Bench, bench, reading
 
 __all__ = ["erasure_table", "reading"]
 
+NUMBERS = (
+    *("clean", "accuracy", "low", "high", "drop", "control_mean", "control_low", "control_high", "n_control"),
+    *(
+        "matched_accuracy",
+        "probe",
+        "probe_low",
+        "refit",
+        "refit_low",
+        "refit_high",
+        "refit_control",
+        "baseline",
+    ),
+)
+
 
 def erasure_table(
     model: Model,
@@ -54,11 +68,12 @@ def erasure_table(
     width, `full` = C - 1 for the C classes seen in training; probe directions beyond their row space are left
     out; INLP and LEACE have the rank they come to.
     Columns: `layer, label, length, basis, rank, full, iterations, removed` (INLP: row spaces erased, and whether
-    it stopped because its fresh probe was at majority)`, variance` (removed, fraction)`, clean, accuracy, low,
+    it stopped because its fresh probe was at majority)`, variance` (removed, fraction)`, matched_variance,
+    matched_mark` (the equal-rank principal components whose removed variance is nearest)`, clean, accuracy, low,
     high, drop` (task accuracy over all positions, interval over sequences)`, control_mean, control_low,
-    control_high, n_control, matched_variance, matched_accuracy, matched_mark` (the equal-rank principal
-    components whose removed variance is nearest)`, probe, probe_low, refit, refit_low, refit_high, refit_control`
-    (mean of the random subspaces' fresh probes)`, baseline, beyond_control, reading`.
+    control_high, n_control, matched_accuracy, probe, probe_low, refit, refit_low, refit_high, refit_control`
+    (mean of the random subspaces' fresh probes)`, baseline, beyond_control, reading`.  A subspace of rank 0 (INLP
+    on a state that was never readable) has no controls.
     Raises InputError for kinds and ranks that do not exist, and a split of a single class.
     """
     if n_random < 1:
@@ -119,15 +134,7 @@ def erased_layer(
         refit, refit_low, refit_high = at.refit(layer, s.eraser, mean)
         rows.append(
             {
-                "layer": layer,
-                "label": at.label,
-                "length": at.found.length,
-                "basis": s.kind,
-                "rank": s.rank,
-                "full": s.full,
-                "iterations": s.iterations,
-                "removed": s.removed,
-                "variance": s.variance,
+                **facts(s, at.label, at.found.length),
                 "clean": clean,
                 "accuracy": accuracy,
                 "low": low,
@@ -137,9 +144,7 @@ def erased_layer(
                 "control_low": float(control.min()),
                 "control_high": float(control.max()),
                 "n_control": n_random if s.rank else 0,
-                "matched_variance": s.matched_variance,
                 "matched_accuracy": float(measured[1 + n + i].mean()) if s.rank else float("nan"),
-                "matched_mark": s.matched_mark,
                 "probe": first,
                 "probe_low": first_low,
                 "refit": refit,
@@ -161,6 +166,29 @@ def erased_layer(
             }
         )
     return rows
+
+
+def facts(s: Subspace, label: str, length: int) -> dict[str, Any]:
+    """The columns of a subspace that need no measurement."""
+    return {
+        "layer": s.layer,
+        "label": label,
+        "length": length,
+        "basis": s.kind,
+        "rank": s.rank,
+        "full": s.full,
+        "iterations": s.iterations,
+        "removed": s.removed,
+        "variance": s.variance,
+        "matched_variance": s.matched_variance,
+        "matched_mark": s.matched_mark,
+    }
+
+
+def unmeasured(s: Subspace, label: str, length: int) -> dict[str, Any]:
+    """A row without numbers, for a length that cannot be measured."""
+    nothing = dict.fromkeys(NUMBERS, float("nan"))
+    return {**facts(s, label, length), **nothing, "n_control": 0, "beyond_control": False, "reading": ""}
 
 
 def _mean(values: Sequence[float]) -> float:
