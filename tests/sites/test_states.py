@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
-from site_models import hf, ours, output, tokens
+from site_models import hf, ours, output, tokens, traces
 from torch import nn
 
 from causegrid.errors import InputError
-from causegrid.sites import Edit, capture, edit, replace, site, supported, zero
+from causegrid.sites import Edit, capture, edit, replace, site, substitute, supported, zero
+from causegrid.sites.states import StateTap, restarted, tapped
+from causegrid.sites.table import place
 
 
 def cells(
@@ -129,3 +133,43 @@ def test_two_taps_on_one_module_and_whole_states_are_read_only(name: str) -> Non
 def test_hf_states_are_refused_with_the_reason() -> None:
     for name in ("mamba", "mamba2"):
         assert "scan" in supported(hf(name))["state"]
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "mamba", "mamba2"])
+def test_a_restarted_recurrence_is_a_state_zeroed_before_every_position(name: str) -> None:
+    """Restarting equals one-token sequences, fires once a forward, and leaves nothing behind."""
+    model = ours(name)
+    module, _ = place(model, "L1.state")
+    before, fired = traces(model), []
+    x = torch.randn(3, 7, 32, generator=torch.Generator().manual_seed(2))
+    current = nullcontext()
+    if hasattr(module, "conv1d"):  # the convolution reaches back too
+        kernel = torch.zeros_like(module.conv1d.weight)
+        kernel[:, :, -1] = 1.0
+        current = substitute(module.conv1d, {"weight": kernel})
+    with torch.no_grad(), current:
+        with restarted(module, lambda: fired.append(1)):
+            found = module(x)
+        alone = module(x.reshape(21, 1, 32))
+    if isinstance(found, tuple):
+        (found, state), (alone, last) = found, alone
+        for mine, torchs in zip(*(s if isinstance(s, tuple) else (s,) for s in (state, last)), strict=True):
+            torch.testing.assert_close(mine, torchs.view(1, 3, 7, 32)[:, :, -1])
+    torch.testing.assert_close(found, alone.view(3, 7, 32), rtol=1e-5, atol=1e-5)
+    assert fired == [1] and traces(model) == before
+
+
+def test_a_restart_is_refused_where_it_cannot_be() -> None:
+    model = ours("gru")
+    module, _ = place(model, "L0.state")
+    with (
+        tapped(module, StateTap(None, lambda _t, _s: None)),
+        pytest.raises(InputError, match="tapped"),
+        restarted(module, lambda: None),
+    ):
+        pass
+    with pytest.raises(InputError, match="no recurrent state"), restarted(nn.Linear(2, 2), lambda: None):
+        pass
+    with restarted(module, lambda: None), pytest.raises(InputError, match="no initial state"):
+        module(torch.zeros(1, 2, 32), torch.zeros(1, 1, 32))
+    assert "forward" not in vars(module)
