@@ -213,10 +213,14 @@ def test_refusals(calm, tmp_path):
         fine_tunable(str(tmp_path), parity, **SMALL)
 
 
-def test_adapters_are_merged_before_saving(calm, tmp_path):
+def test_adapters_are_saved_merged_and_stay_on(calm, tmp_path):
     made = fine_tunable(calm("gpt_neox"), task("parity"), method="lora", **SMALL)
-    with pytest.raises(InputError, match="merged"):
-        save(made, tmp_path)
+    steps(made, "parity", lr=1e-2)
+    before = made([[0, 1, 1]])
+    save(made, tmp_path)
+    assert torch.equal(made([[0, 1, 1]]), before)
+    assert torch.allclose(load(tmp_path)([[0, 1, 1]]), before, atol=1e-5, rtol=0)
+    assert hasattr(made.module, "merge_and_unload")
 
 
 def test_lora_without_peft_says_what_to_install(calm, monkeypatch):

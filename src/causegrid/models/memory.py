@@ -1,7 +1,7 @@
 """How much memory training a Hugging Face model takes, told from its shapes before it starts.
 
-float32 throughout.  Weights count twice (training keeps the last good copy), what is trained three times more
-(gradient and AdamW's two moments).  Activations of one batch, per token: `KEPT` x the inputs and outputs of
+float32 throughout.  Every weight counts once, what is trained four times more: gradient, AdamW's two moments, and
+the last good copy that training keeps.  Activations of one batch, per token: `KEPT` x the inputs and outputs of
 every matrix (what autograd keeps, with norms, gates and attention beside them), `SCAN` x inner width x state
 size of a Mamba block (its scan keeps every position's state without compiled kernels), and `LOGITS` x the rows
 of the head.  A rough formula: tests hold it within a factor of 2 of measured peaks.
@@ -35,7 +35,7 @@ def training_bytes(module: Any, *, trained: int, rows: int, n_tokens: int) -> in
     if state and not inner:
         inner = int(getattr(config, "num_heads", 0)) * int(getattr(config, "head_dim", 0) or 0)
     scan = SCAN * state * inner * int(config.num_hidden_layers)
-    weights = 2 * n_weights(module, rows) + 3 * trained
+    weights = n_weights(module, rows) + 4 * trained
     return int(FLOAT * (weights + n_tokens * (width + scan + LOGITS * rows)))
 
 

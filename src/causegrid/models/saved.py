@@ -11,6 +11,7 @@ Design choices:
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -77,8 +78,8 @@ def _save_hugging_face(model: Model, folder: Path) -> None:
     from safetensors.torch import save_file
 
     module: Any = model.module
-    if hasattr(module, "merge_and_unload"):
-        raise InputError(f"{model.name!r} has adapters: save finetuning.merged(model)")
+    if hasattr(module, "merge_and_unload"):  # adapters, as when training stops half-way
+        module = copy.deepcopy(module).merge_and_unload()
     module.save_pretrained(folder, safe_serialization=True)
     if model.tokenizer is not None:
         model.tokenizer.save_pretrained(folder)
