@@ -9,18 +9,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from report_states import STAGES as STATE_STAGES
+from report_states import state_cell, state_grid, state_tables
 
 from causegrid.runs import files, store
 
-FAMILIES = ("transformer", "mamba", "mamba2", "lstm", "gru")
-LAYERS = (-1, 0, 1, 2, 3)
-LENGTHS = (40, 60, 80, 100, 120)
 STAGES = {
-    "state-encoding": {
-        "train": ["training", "behaviour", "training_summary"],
-        "probe": ["probes", "profile_summary"],
-        "erase": ["erasure"],
-    },
+    "state-encoding": STATE_STAGES,
     "pattern-selectivity": {
         "prompts": ["prompts", "dropped", "noise_floor"],
         "signatures": ["spectrum", "screens", "groups"],
@@ -47,19 +42,23 @@ def make_run(
     *,
     failed: Mapping[int, str] | None = None,
     stopped: Mapping[int, int] | None = None,
+    until: str = "",
     claims: Sequence[Mapping[str, Any]] = (),
     config: Mapping[str, Any] | None = None,
 ) -> store.Run:
     """A run whose cells hold the tables of `make`.
 
     failed: cell's place -> its error line (no stage finished).  stopped: place -> how many stages finished;
-    0 leaves no manifest at all.
+    0 leaves no manifest at all.  until: every cell was stopped after this stage, as asked.
     """
     run = store.create(folder, _Study(study), config or {"study": study, "seeds": [0]}, cells)
     for place, (id, cell) in enumerate(run.configs.items()):
         how = "failed" if place in (failed or {}) else "running" if place in (stopped or {}) else "done"
         wanted = list(STAGES[study])
-        kept = [] if how == "failed" else wanted[: (stopped or {}).get(place, len(wanted))]
+        if until and how == "done":
+            how = "stopped"
+        finished = wanted.index(until) + 1 if until else len(wanted)
+        kept = [] if how == "failed" else wanted[: (stopped or {}).get(place, finished)]
         if how == "running" and not kept:
             continue
         _cell(run, id, cell, make(cell), kept, how, (failed or {}).get(place, ""))
@@ -88,111 +87,6 @@ def _cell(
         "error": {"type": "ValueError", "line": why, "stage": "train", "traceback": why} if why else None,
     }  # fmt: skip
     files.write_json(path / store.CELL, manifest)
-
-
-# --- state encoding ------------------------------------------------------------------------------------
-
-
-def state_cell(task: str, model: str, seed: int = 0, **config: Any) -> dict[str, Any]:
-    return {
-        "study": "state-encoding",
-        "task": task,
-        "model": model,
-        "seed": seed,
-        "training": {"length": 40},
-        **config,
-    }
-
-
-def state_grid(tasks: Sequence[str] = ("parity", "s3"), seeds: int = 3) -> list[dict[str, Any]]:
-    return [state_cell(t, m, s) for t in tasks for m in FAMILIES for s in range(seeds)]
-
-
-def state_tables(cell: Mapping[str, Any]) -> Made:
-    """One state-encoding cell: the transformer learns parity to 24 only, mamba does not learn S3."""
-    task, model, seed = cell["task"], cell["model"], cell["seed"]
-    rng = np.random.default_rng([FAMILIES.index(model), seed, len(task)])
-    recurrent = model in ("lstm", "gru")
-    reached = (
-        40
-        if recurrent or (task == "parity" and model != "transformer")
-        else 24
-        if model == "transformer"
-        else 4
-    )
-    classes = 2 if task == "parity" else 6
-    chance = 1 / classes
-    lengths = [reached, 40] if 8 <= reached < 40 else [40]
-    behaviour, probes, summary, erasure = [], [], [], []
-    for n in LENGTHS:
-        good = 1.0 if recurrent else chance + (1 - chance) * np.exp(-max(n - reached, 0) / 35)
-        for metric, value in (("token", good), ("strict", good ** (n / 12)), ("last", good**2)):
-            low, high = _around(value, 0.02, rng)
-            behaviour.append(
-                {"length": n, "metric": metric, "accuracy": value, "low": low, "high": high, "n": 200}
-            )
-    labels = ["state"] if task == "parity" else ["element", "parity"]
-    for length in lengths:
-        for label in labels:
-            base = 0.52 if label != "element" else 0.2
-            top = 0.99 if reached >= 40 else 0.8 if length == reached else 0.45
-            for layer in LAYERS:
-                shape = (layer + 1) / 4 if not recurrent else min(1, layer + 1)
-                value = base + max(top - base, 0) * shape ** (1.5 if model == "transformer" else 1)
-                low, high = _around(value, 0.015, rng)
-                probes.append({
-                    "layer": layer, "label": label, "length": length, "accuracy": value, "low": low, "high": high,
-                    "balanced": value, "n_train": 200, "n_test": 150, "baseline_majority": base - 0.03,
-                    "baseline_position": base - 0.02, "baseline_token": base - 0.01, "baseline_token_pair": base,
-                    "baseline_untrained": base + 0.03 * rng.random(), "baseline_shuffled": base - 0.05,
-                    "baseline_control": base + 0.1, "selectivity": value - base - 0.1, "n_positions": 40,
-                })  # fmt: skip
-                if label != labels[0]:
-                    continue
-                for rank in sorted({1, classes - 1}):
-                    void = rank == 1 and classes > 2
-                    used = layer >= 2
-                    task_accuracy = top - (top - chance) * 0.8 * used + 0.01 * rng.random() - 0.01
-                    refit = value - 0.1 if void else base + 0.004
-                    if value - base < 0.03:
-                        reading = "not readable"
-                    else:
-                        reading = (
-                            "test void" if void else "candidate necessary" if used else "readable, not used"
-                        )
-                    low, high = _around(task_accuracy, 0.02, rng)
-                    refit_low, refit_high = _around(refit, 0.015, rng)
-                    erasure.append({
-                        "layer": layer, "label": label, "length": length, "basis": "probe", "rank": rank,
-                        "full": rank == classes - 1, "variance": 0.1, "clean": top, "accuracy": task_accuracy,
-                        "low": low, "high": high, "drop": top - task_accuracy, "control_mean": top - 0.02,
-                        "control_low": top - 0.05 - 0.1 * rng.random(), "control_high": top, "n_control": 39,
-                        "probe": value, "probe_low": value - 0.01, "refit": refit, "refit_low": refit_low,
-                        "refit_high": refit_high, "refit_control": value - 0.01, "baseline": base,
-                        "beyond_control": used, "reading": reading,
-                    })  # fmt: skip
-            summary.append({
-                "label": label, "length": length, "base": 0.5, "total_gain": 0.9, "last_block_share": 0.1 + 0.1 * seed,
-                "depth_centre": 0.25 if recurrent else 0.6 + 0.05 * rng.random() if reached >= 40 else np.nan,
-            })  # fmt: skip
-    learned = "learned" if reached >= 40 else f"learned to {reached}" if reached >= 8 else "not learned"
-    facts = {
-        "family": model, "n_params": 400_000 + 1000 * FAMILIES.index(model), "steps": 250 * (seed + 1),
-        "solved": reached >= 40, "learned_length": reached, "learned": learned, "schedule": "curriculum",
-    }  # fmt: skip
-    tables = {
-        "training": pd.DataFrame({"step": [1, 2], "length": [4, 4], "loss": [0.7, 0.6], "token_accuracy": [0.5, 0.6]}),
-        "behaviour": pd.DataFrame(behaviour),
-        "training_summary": pd.DataFrame([facts]),
-        "probes": pd.DataFrame(probes),
-        "profile_summary": pd.DataFrame(summary),
-        "erasure": pd.DataFrame(erasure),
-    }  # fmt: skip
-    return tables, facts
-
-
-def _around(value: float, width: float, rng: np.random.Generator) -> tuple[float, float]:
-    return max(0.0, value - width * (0.5 + rng.random())), min(1.0, value + width * (0.5 + rng.random()))
 
 
 # --- pattern selectivity -------------------------------------------------------------------------------

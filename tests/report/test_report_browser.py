@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from report_runs import (
-    FAMILIES,
     GROUPS,
     STAGES,
     UNION,
@@ -21,6 +20,7 @@ from report_runs import (
     state_cell,
     state_tables,
 )
+from report_states import FAMILIES
 from test_report_page import EVIL, evil_run
 
 from causegrid.report import write_report
@@ -81,7 +81,9 @@ def seen(browser, drawn) -> Seen:
 
 def test_it_draws_everything_and_asks_for_nothing(seen):
     assert seen.fine
-    assert seen.count("#study-0 .plot svg") == 2 + 5 + 2 * 5  # tasks; families: probe, erasure of each task
+    # Of the one task shown, per family: two learning curves, a probe, readings and an erasure, an erasure at longer
+    # lengths, two or three parts, two of patching; behaviour in three measures.  Parity has one rank: no sweep.
+    assert seen.count("#study-0 .plot svg") == 3 + 5 * 8 + (2 + 3 + 3 + 2 + 2)
     assert seen.count("#study-1 .plot svg") == 2 * 5
     assert seen.tab.evaluate("performance.now()") < 20_000  # 1 to 2 s on an idle machine
 
@@ -98,30 +100,79 @@ def test_no_screen_is_too_narrow(browser, drawn, width):
 def test_option_buttons_redraw(seen):
     first = seen.tab.locator("#study-0 .plot svg").first
     before = first.inner_html()
-    button = seen.tab.get_by_role("button", name="whole sequence")
+    button = seen.tab.get_by_role("button", name="loss (nats)")
     assert button.get_attribute("aria-pressed") == "false"
     button.click()
     assert button.get_attribute("aria-pressed") == "true"
-    assert seen.tab.get_by_role("button", name="every token").get_attribute("aria-pressed") == "false"
+    assert seen.tab.get_by_role("button", name="token accuracy").get_attribute("aria-pressed") == "false"
     assert first.inner_html() != before
-    seen.tab.get_by_role("button", name="s3: element").click()
-    assert seen.tab.get_by_text("mamba not learned").count() >= 1
-    for button in seen.tab.locator(".controls button").all():
-        button.click()
-    seen.tab.get_by_role("button", name="every token").click()
+    for at in range(seen.count("#study-0 section .controls button")):
+        seen.tab.locator("#study-0 section .controls button").nth(at).click()
     assert seen.fine
+
+
+def test_a_task_is_chosen_by_keyboard_and_every_part_follows(seen):
+    button = seen.tab.locator(".tasks").get_by_role("button", name="s3", exact=True)
+    button.focus()
+    seen.tab.keyboard.press("Enter")
+    assert button.get_attribute("aria-pressed") == "true"
+    assert seen.tab.locator("h3.task").inner_text() == "s3"
+    assert seen.tab.get_by_text("not learned, 3 seeds").count() >= 7  # in the overview and over each figure
+    assert seen.tab.get_by_role("heading", name="By rank, at one block").is_visible()
+    mark = seen.tab.locator(
+        "#erasure-0 [aria-label^='mamba on s3, seed 1 (not learned), block 2'][aria-label*='INLP']"
+    ).first
+    said = mark.get_attribute("aria-label")
+    for part in ("\ntask 0.", "\n39 random subspaces 0.", "\nfresh probe 0.", ", baseline 0."):
+        assert part in said
+    assert (
+        seen.tab.locator("#study-0 section details table").count() == 0
+    )  # tables wait until they are opened
+    seen.tab.locator("#probes-0 summary").press("Enter")
+    assert (
+        seen.tab.locator("#probes-0 details tbody tr").count() == 5 * 3 * 5 * 2
+    )  # families, seeds, layers, labels
+    assert seen.fine
+    seen.tab.locator(".tasks").get_by_role("button", name="parity", exact=True).click()
+
+
+def test_seeds_that_did_not_learn_look_otherwise(seen):
+    """Parity: the transformer learned to 24 only; every other family learned."""
+    curves = seen.tab.locator("#learning-0 figure")
+    for at, figure in enumerate(curves.all()):
+        dashed = figure.locator("svg").first.locator("g[aria-label='line'][stroke-dasharray]").count()
+        ends = figure.locator("svg").first.locator("circle").all()
+        assert dashed == (3 if at == 0 else 0)
+        fills = {mark.evaluate("m => getComputedStyle(m).fill") for mark in ends}
+        assert len(ends) == 3 and (fills == {"rgb(255, 255, 255)"}) == (at == 0)
+    assert "learned to 24, 3 seeds" in curves.first.inner_text()
+    assert (
+        "404,000" not in curves.first.inner_text()
+        and "411,000 parameters · curriculum" in curves.first.inner_text()
+    )
+
+
+def test_cells_by_construction_are_hatched_and_said_to_be(seen):
+    figure = seen.tab.locator("#patching-0 svg:has(rect)").first
+    given = figure.locator("rect[aria-label*='by construction']").count()
+    assert 0 < given == figure.get_by_text("╱").count() < figure.locator("rect[aria-label]").count()
 
 
 def test_a_hint_tells_the_number_and_its_interval(seen, whole):
     table = whole / "state-encoding" / "tables" / "behaviour.csv"
     wanted = next(line.split(",") for line in table.read_text().splitlines() if ",gru,0,40,token," in line)
-    mark = seen.tab.locator("#study-0 svg").first.locator("[aria-label^='gru on parity, seed 0, length 40']")
+    mark = seen.tab.locator("#behaviour-0 svg").first.locator(
+        "[aria-label^='gru on parity, seed 0, length 40']"
+    )
     mark.scroll_into_view_if_needed()
     box = mark.bounding_box()
     seen.tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     text = seen.tab.locator("#hint").inner_text()
     accuracy, low, high = (f"{float(v):.3f}" for v in wanted[6:9])
-    assert text.startswith("gru on parity, seed 0, length 40") and f"{accuracy} [{low}, {high}]" in text
+    assert (
+        text.startswith("gru on parity, ") and "length 40" in text
+    )  # that seed, or the mean in the same place
+    assert f"{accuracy} [{low}, {high}]" in mark.get_attribute("aria-label")
     seen.tab.mouse.move(2, 2)
     assert not seen.tab.locator("#hint").is_visible()
 

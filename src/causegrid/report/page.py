@@ -1,8 +1,9 @@
 """One self-contained page for one run, or for a folder of runs.
 
 The page holds everything: styles, script, vendored d3 and Observable Plot, and one block of JSON that the
-script draws.  It makes no request, so it can be mailed and opened from disk.  It reads finished cells only and
-says how many are not, so a half-finished run renders too, on a machine without torch.
+script draws.  It makes no request, so it can be mailed and opened from disk.  It shows finished cells, and what
+is there of cells that were stopped after a stage as asked; it says how many are not finished, so a half-finished
+run renders too, on a machine without torch.
 
 Text from tables reaches the page as escaped HTML or as text nodes; in the JSON block `<` is written `\\u003c`.
 The page is put in place whole, after the tables, so a full disk leaves the old page.
@@ -31,7 +32,15 @@ from causegrid.runs.resume import FINISH_LOCK
 
 REPORT = "report.html"
 SECTIONS = {"state-encoding": state_encoding.section, "pattern-selectivity": pattern_selectivity.section}
-SCRIPTS = ("figures.js", "state_encoding.js", "pattern_selectivity.js", "page.js")
+SCRIPTS = (
+    "figures.js",
+    "state_encoding.js",
+    "state_erasure.js",
+    "state_parts.js",
+    "pattern_selectivity.js",
+    "page.js",
+)
+ANCHOR = "anchor"  # kind of a claim that sets a published figure of other settings beside ours
 SHOWN_VERSIONS = ("causegrid", "torch", "transformers", "python")
 
 
@@ -64,7 +73,7 @@ def write_report(folder: Path | str) -> Path:
 def render(name: str, runs: Sequence[dict[str, Any]], unreadable: Sequence[str] = ()) -> str:
     """The page as text, from the data of each run.  `unreadable`: one line per run that is not shown."""
     template = Environment(autoescape=True).from_string(_read("page.html"))
-    drawn = [{"study": r["study"], "section": r["section"]} for r in runs]
+    drawn = [{k: r[k] for k in ("study", "section", "missing")} for r in runs]
     embedded = json.dumps(plain(drawn), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return template.render(
         name=name,
@@ -130,8 +139,11 @@ def _run(run: store.Run, base: Path, problem: str) -> dict[str, Any]:
     for cell in cells:
         status[cell.status] = status.get(cell.status, 0) + 1
     done = [c for c in cells if c.status == "done"]
+    stopped = [c for c in cells if c.status == "stopped" and c.stages]
     section = SECTIONS.get(run.study)
-    versions = [c.manifest.get("versions", {}) for c in done]
+    shown = [c for c in cells if c in done or c in stopped]
+    versions = [c.manifest.get("versions", {}) for c in shown]
+    claims = run.claims()
     name = run.folder.name if run.folder != base else ""
     return {
         "study": run.study,
@@ -140,13 +152,20 @@ def _run(run: store.Run, base: Path, problem: str) -> dict[str, Any]:
         "config": json.dumps(run.config, indent=1, ensure_ascii=False),
         "status": status,
         "failed": [{"cell": c.label, "why": c.error} for c in cells if c.status == "failed"],
-        "unfinished": [_progress(c) for c in cells if c.status not in ("done", "failed")],
+        "unfinished": [_progress(c) for c in cells if c.status != "failed" and c not in shown],
+        "stopped": [_progress(c) for c in stopped],
         "problem": problem,
         "seconds": _duration(sum(c.seconds for c in cells)),
         "versions": {k: _joined(v.get(k) for v in versions) for k in SHOWN_VERSIONS if versions},
-        "claims": claim_rows(run.claims()),
+        "claims": claim_rows([c for c in claims if c.get("kind") != ANCHOR]),
+        "anchors": claim_rows([c for c in claims if c.get("kind") == ANCHOR]),
         "tables": sorted(p.name for p in (run.folder / store.TABLES).glob("*.csv")),
-        "section": section(done) if section else None,
+        "missing": [
+            {"task": c.config.get("task"), "model": c.config.get("model"), "status": c.status}
+            for c in cells
+            if c not in shown
+        ],
+        "section": section(shown) if section else None,
     }
 
 

@@ -1,59 +1,59 @@
-"""The page's data on a state-encoding run: cells, behaviour, probe profiles, erasures.
+"""The page's data on a state-encoding run: cells, and every table of theirs that the page draws.
 
 A cell is shown at the length at which it may be used: the trained one, or the shorter one it learned to.
+A hundred cells make a hundred thousand rows, so the page holds the rows of that length, learning curves of
+`CURVE` points, and component effects at that length and at the longest; the tables beside it hold the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from causegrid.report.rows import Columns, first, over, plain
+import numpy as np
+from scipy.special import stdtrit
+
+from causegrid.report.rows import Columns, columns, over, packed, plain
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from causegrid.runs.store import CellRecord
 
-NO_MODEL = ("baseline_majority", "baseline_position", "baseline_token", "baseline_token_pair")
-FACTS = ("n_params", "steps", "solved", "learned", "learned_length", "positions")
-ERASURE = (
-    "layer",
-    "label",
-    "length",
-    "rank",
-    "full",
-    "clean",
-    "accuracy",
-    "low",
-    "high",
-    "control_low",
-    "control_high",
-    "n_control",
-    "probe",
-    "refit",
-    "refit_low",
-    "refit_high",
-    "refit_control",
-    "baseline",
-    "reading",
-)
+CURVE = 100
+CURVES = {"step": "last", "length": "last", "loss": "mean", "token_accuracy": "mean"}
+LEVEL = 0.95
+FACTS = ("n_params", "steps", "solved", "learned", "learned_length", "schedule", "positions", "lr")
+WANTED = {
+    "behaviour": "length metric accuracy low high n",
+    "probes": "layer label accuracy low high baseline_majority baseline_position baseline_token "
+    "baseline_token_pair baseline_untrained baseline_shuffled shuffled_low shuffled_high baseline_control "
+    "control_low control_high",
+    "profile_summary": "label total_gain last_block_share depth_centre",
+    "erasure": "layer label basis rank full clean accuracy low high control_low control_high n_control "
+    "matched_accuracy matched_mark probe refit refit_low refit_high refit_control baseline reading",
+    "erasure_beyond": "layer length basis rank clean accuracy low high control_low control_high n_control "
+    "matched_accuracy matched_mark probe refit refit_low refit_high baseline reading mark",
+    "components": "kind mode layer length metric accuracy effect low high n noise flag",
+    "patching": "kind layer position changed readout recovery low high n left_out null_recovery null_low "
+    "null_high mark",
+}
 
 
 def section(cells: Sequence[CellRecord]) -> dict[str, Any]:
-    """Everything the page draws, from the finished cells' tables."""
-    probe = ["layer", "label", "length", "accuracy", "low", "high", "baseline_untrained", "baseline_control"]
-    return {
-        "cells": [_cell(c) for c in cells],
-        "behaviour": over(cells, "behaviour", ["length", "metric", "accuracy", "low", "high", "n"]),
-        "probes": _with_base(over(cells, "probes", [*probe, *NO_MODEL])),
-        "erasure": over(cells, "erasure", ERASURE),
+    """Everything the page draws, from the tables of `cells`."""
+    said = [_cell(c) for c in cells]
+
+    def shown(column: str) -> Callable[[int, pd.DataFrame], pd.DataFrame]:
+        return lambda at, t: t[t[column] == said[at]["length"]] if column in t else t
+
+    keep: dict[str, Callable[[int, pd.DataFrame], pd.DataFrame]] = {
+        **dict.fromkeys(("probes", "profile_summary", "erasure", "patching"), shown("length")),
+        "erasure_beyond": shown("fitted_length"),
+        "components": lambda at, t: t[t["length"].isin((said[at]["length"], t["length"].max()))],
     }
-
-
-def _with_base(probes: Columns) -> Columns:
-    """The best of the baselines that need no model, as `base`, in their place."""
-    found = [probes.pop(name) for name in NO_MODEL]
-    known = [[v for v in values if v is not None] for values in zip(*found, strict=True)]
-    return {**probes, "base": [max(values, default=None) for values in known]}
+    tables = {name: over(cells, name, names.split(), keep.get(name)) for name, names in WANTED.items()}
+    return {"cells": said, "training": _curves(cells), "over_seeds": _over_seeds(cells), **tables}
 
 
 def _cell(cell: CellRecord) -> dict[str, Any]:
@@ -62,13 +62,48 @@ def _cell(cell: CellRecord) -> dict[str, Any]:
     reached = facts["learned_length"] or 0
     lengths = cell.table("profile_summary")
     probed = set() if lengths is None else set(lengths["length"])
-    length = min(reached, trained) if reached in probed else trained
-    at = lengths[lengths["length"] == length] if lengths is not None else None
     return {
         **{k: cell.config[k] for k in ("task", "model", "seed")},
         **facts,
+        "asked": cell.config["training"].get("steps"),
         "trained": trained,
-        "length": length,
-        **first(at, ["total_gain", "last_block_share", "depth_centre"]),
+        "length": min(reached, trained) if reached in probed else trained,
         "seconds": plain(cell.seconds),
     }
+
+
+def _curves(cells: Sequence[CellRecord]) -> Columns:
+    """Learning curves of at most `CURVE` points, each the mean over its stretch of steps (the length: its last)."""
+    import pandas as pd
+
+    found = []
+    for place, cell in enumerate(cells):
+        table = cell.table("training")
+        if table is None or not len(table):
+            continue
+        stretch = np.arange(len(table)) * min(CURVE, len(table)) // len(table)
+        how = {c: CURVES[c] for c in CURVES if c in table.select_dtypes("number")}
+        found.append(table.groupby(stretch).agg(how).round(4).assign(cell=place))
+    return columns(pd.concat(found), ("cell", *CURVES)) if found else {}
+
+
+def _over_seeds(cells: Sequence[CellRecord]) -> Columns:
+    """Behaviour of each task and model by length and metric: mean over seeds with its t interval, within 0..1."""
+    import pandas as pd
+
+    tables = [
+        table.assign(task=cell.config["task"], model=cell.config["model"])
+        for cell in cells
+        if (table := cell.table("behaviour")) is not None
+    ]
+    if not tables:
+        return {}
+    keys = ["task", "model", "length", "metric"]
+    got = pd.concat(tables).dropna(subset="accuracy").groupby(keys, sort=False)["accuracy"]
+    mean, n = got.mean(), got.count()
+    half = stdtrit(np.maximum(n - 1, 1), (1 + LEVEL) / 2) * got.std(ddof=1) / np.sqrt(n)  # one seed: NaN
+    whole = pd.DataFrame(
+        {"mean": mean, "low": (mean - half).clip(0), "high": (mean + half).clip(upper=1), "n": n}
+    )
+    found = columns(whole.round(4).reset_index(), [*keys, *whole])
+    return {c: packed(values) for c, values in found.items()}

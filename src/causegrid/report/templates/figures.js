@@ -17,10 +17,11 @@ const plural = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
 const unique = (values) => [...new Set(values)];
 const slug = (text) => String(text).replace(/[^a-z0-9]+/gi, "-").replace(/^-|-$/g, "").toLowerCase();
 
-// A table by column, {name: [values]}, as rows.
-function records(columns) {
-  const names = Object.keys(columns || {});
-  return names.length ? columns[names[0]].map((_, i) => Object.fromEntries(names.map((n) => [n, columns[n][i]]))) : [];
+// A table by column, {name: [values]} or {name: {words, at}}, as rows; `keep(columns, i)` picks them.
+function records(columns, keep = null) {
+  const found = Object.entries(columns || {}).map(([name, c]) => [name, Array.isArray(c) ? c : c.at.map((i) => c.words[i])]);
+  const by = Object.fromEntries(found), rows = found.length ? d3.range(found[0][1].length) : [];
+  return (keep ? rows.filter((i) => keep(by, i)) : rows).map((i) => Object.fromEntries(found.map(([name, c]) => [name, c[i]])));
 }
 
 function el(tag, attributes = {}, ...children) {
@@ -44,15 +45,15 @@ function table(columns, rows, below = null) {
   return el("div", { class: "scroll" }, el("table", { class: below ? "lines" : null }, el("thead", {}, el("tr", {}, head)), el("tbody", {}, body)));
 }
 
-// items: [text, colour, how]; how: dot (default), ring, diamond, line, dash, bar, tick.
+// items: [text, colour, how]; how: dot (default), ring, diamond, line, dash, dots, bar, tick, times, hatch.
 function legend(items) {
   return el("div", { class: "legend" }, items.map(([text, fill, how = "dot"]) => el("span", {}, el("i", { class: how, style: `--c:${fill}` }), text)));
 }
 
-// choices: [{label, options: [[value, text], ...]}]; a single option has no buttons.  draw(values) -> node.
-function choose(choices, draw) {
-  const place = el("div"), chosen = choices.map((c) => c.options[0][0]);
-  const bar = el("div", { class: "controls" });
+// choices: [{label, options: [[value, text], ...], first}]; a single option has no buttons.  draw(values) -> node.
+function choose(choices, draw, kind = "") {
+  const place = el("div"), chosen = choices.map((c) => c.first ?? c.options[0]?.[0]);
+  const bar = el("div", { class: `controls ${kind}`.trim() });
   const show = () => place.replaceChildren(drawn(() => draw(chosen)));
   choices.forEach((choice, at) => {
     if (choice.options.length < 2) return;
@@ -84,8 +85,14 @@ function drawn(draw) {
 // Room for a figure of `width` pixels at most.
 const fit = (width) => Math.min(width, Math.max(260, document.querySelector("main").clientWidth - 54));
 const plot = (options) => el("div", { class: options.width > fit(options.width) ? "plot scroll" : "plot" }, hinted(Plot.plot({ style: { fontSize: "11px" }, ...options })));
-const panel = (title, figure) => el("figure", { class: "panel", style: `width:${figure.firstChild.getAttribute("width")}px` }, el("figcaption", {}, title), figure);
-const panels = (figures) => el("div", { class: "panels" }, figures);
+const panel = (title, ...figures) => el("figure", { class: "panel", style: `width:${Math.min(figures[0].firstChild.getAttribute("width"), fit(Infinity))}px` }, el("figcaption", {}, title), figures);
+const folded = (title, draw) => {
+  const box = el("details", {}, el("summary", {}, title));
+  const fill = () => box.childNodes.length < 2 && box.append(drawn(draw));
+  box.addEventListener("toggle", () => box.open && fill());
+  return box;
+};
+const panels = (figures, kind = "") => el("div", { class: `panels ${kind}`.trim() }, figures);
 // Marks of several groups at one place, side by side: pixels to the right for the i-th of n.
 const beside = (i, n, step) => (i - (n - 1) / 2) * step;
 
