@@ -175,24 +175,16 @@ def _components(conv: Mapping[str, float]) -> pd.DataFrame:
 
 
 def _patching(length: int, recovery: float) -> pd.DataFrame:
-    at = [
-        (length, "by construction", 10, recovery),
-        (length, "", 3, 5.0),
-        (OTHER, "by construction", 10, 9.0),
+    rows = [  # layer, position, length, mark, recovery: the last block's at the position read is the first
+        (3, 10, length, "by construction", recovery),
+        (3, 3, length, "by construction", 0.0),
+        (3, 3, length, "", 5.0),
+        (3, 10, length, "nothing to recover", 8.0),
+        (2, 10, length, "by construction", 7.0),
+        (3, 10, OTHER, "by construction", 9.0),
     ]
-    rows = [
-        {
-            "kind": "resid_post",
-            "layer": 3,
-            "position": p,
-            "readout": 10,
-            "length": n,
-            "recovery": r,
-            "mark": mark,
-        }
-        for n, mark, p, r in [*at, (length, "by construction", 3, 0.0)]
-    ]
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows, columns=["layer", "position", "length", "mark", "recovery"])
+    return table.assign(kind="resid_post", readout=10)
 
 
 class Claims:

@@ -73,7 +73,7 @@ def test_anchors_are_entries_of_their_own_kind_with_no_result():
     found = {c["id"]: c for c in state_claims([made("mamba", "parity", s) for s in range(2)])}
     entry = found["A4"]
     assert (entry["kind"], entry["result"]) == ("anchor", "compared")
-    assert entry["published"] == "1-50: 91.2 %; 51-100: 16.7 %"
+    assert entry["published"] == "1-50: 91.15 %; 51-100: 16.7 %"
     assert entry["measured"].startswith(
         "1-50 (at 40): 50.0 % [50.0, 50.0] n 2; 51-100 (at 60, 80, 100): 50.0 %"
     )

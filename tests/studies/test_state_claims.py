@@ -12,7 +12,7 @@ from scipy import stats
 from causegrid.studies.state.claims import claims, state_claims
 
 TESTED = [
-    *("S1", "S2", "S2-z6", "S3", "S4", "S4-v1", "S5-post-hoc", "S5-train-time", "S6", "V2"),
+    *("S1", "S2", "S2-z6", "S3", "S4", "S4-v1", "S5", "S5-post-hoc", "S6", "V2"),
     *("mamba-130m-direction", "mamba-130m-patch", "pythia-160m-dyck", "pythia-410m-dyck"),
 ]
 WIDE = {
@@ -222,4 +222,5 @@ def test_cells_learned_to_a_shorter_length_are_used_there_alone_and_it_is_said()
     claim = Claims(cells)["S3"]
     assert claim["result"] == "supported" and "at length 24" in claim["why"]
     assert "Trained at 40, left out: parity mamba seed 0." in claim["why"]
+    assert "At length 40, beside the test: 0 of 1 cells." in claim["why"]
     assert claim["cells"] == [c["id"] for c in cells[:-1]]

@@ -32,7 +32,7 @@ def removed_after(changes, n=7, **other):
 
 
 EXPERIMENTS = pytest.mark.parametrize(
-    ("id", "make"), [("S5-train-time", trained_without), ("S5-post-hoc", removed_after)]
+    ("id", "make"), [("S5", trained_without), ("S5-post-hoc", removed_after)]
 )
 
 
@@ -67,18 +67,18 @@ def test_holm_over_tasks_and_the_least_attainable(id, make):
 
 def test_not_learning_without_the_convolution_counts_and_is_named():
     cells = trained_without(MATTERS, learned=0)
-    claim = Claims(cells)["S5-train-time"]
+    claim = Claims(cells)["S5"]
     assert claim["result"] == "supported"
     assert "Counted though not learned, as their partner did: s3 mamba:conv=false seeds 0, 1" in claim["why"]
     neither = [{**c, "facts": {**c["facts"], "learned_length": 0}} for c in cells]
-    claim = Claims(neither)["S5-train-time"]
+    claim = Claims(neither)["S5"]
     assert claim["result"] == "not enough evidence" and claim["cells"] == []
     assert "Not learned, left out: s3 mamba seeds" in claim["why"]
 
 
 def test_only_cells_with_their_pair_count():
     cells = [c for c in trained_without(MATTERS) if c["id"] != "s3-mamba:conv=false-3"]
-    claim = Claims(cells)["S5-train-time"]
+    claim = Claims(cells)["S5"]
     assert "n 6" in claim["measured"] and "s3-mamba-3" not in claim["cells"]
 
 

@@ -90,7 +90,7 @@ def test_a_second_run_computes_nothing(finished):
 def test_claims_on_one_cell_are_undecided(finished):
     found = finished[0].claims()
     assert {c["result"] for c in found if c["kind"] == "claim"} == {"not enough evidence"}
-    assert {"S1", "S2", "S3", "S4", "S5-train-time", "S5-post-hoc", "S6", "V2"} <= {c["id"] for c in found}
+    assert {"S1", "S2", "S3", "S4", "S5", "S5-post-hoc", "S6", "V2"} <= {c["id"] for c in found}
 
 
 def test_lengths_the_positions_cannot_take_are_refused_before_training(tmp_path):

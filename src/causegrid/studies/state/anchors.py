@@ -73,7 +73,7 @@ def anchor_claims(cells: Sequence[Cell]) -> list[Claim]:
             Claim(
                 id=id,
                 statement=f"Sarrof et al.: {first['task']}, {NAMES[first['model']]}{depth}, strict accuracy by length",
-                published="; ".join(f"{r['bin']}: {100 * r['published']:.1f} %" for r in rows),
+                published="; ".join(f"{r['bin']}: {100 * r['published']:.4g} %" for r in rows),
                 measured="; ".join(_bin(r) for r in rows) if first["cells"] else "-",
                 result=COMPARED,
                 why="; ".join(first["settings"]) + ".",
@@ -115,7 +115,8 @@ def _comparable(
     same = exact or plain
     deep = [c for c in same if _layers(c) == layers]
     same = deep or [c for c in same if _layers(c) == LAYERS]
-    settings = ["theirs: lengths 2-50 mixed, targets at every position"]
+    lengths = "development lengths not given" if k == 8 else "lengths 2-50 mixed"
+    settings = [f"theirs: {lengths}, targets at every position"]
     trained = sorted({c.trained for c in same})
     if trained:
         settings.append(f"ours: lengths up to {', '.join(map(str, trained))}")

@@ -12,11 +12,28 @@ from typing import Any
 from causegrid.evidence.claims import CONTRADICTED, SUPPORTED, UNDECIDED, Claim
 from causegrid.evidence.effects import wilson
 from causegrid.registry import Registry
-from causegrid.studies.state.finished import Cell
+from causegrid.studies.state.finished import Cell, by_length, left_out
 
 claims: Registry[Callable[[Sequence[Cell]], Claim]] = Registry("claim", "causegrid.studies.state.claims")
 
 Vote = tuple[Cell, bool]
+
+
+def votes_at(cells: Sequence[Cell], answer: Callable[[Cell], bool | None]) -> tuple[int, list[Vote], str]:
+    """(length, the votes there, a sentence on all others): the length with most votes, the longer of two.
+
+    Cells of other lengths are named and their votes counted beside the test, never in it.
+    """
+    votes = {
+        n: [(c, yes) for c in group if (yes := answer(c)) is not None]
+        for n, group in by_length(cells).items()
+    }
+    length = max(votes, key=lambda n: (len(votes[n]), n), default=0)
+    said = left_out(cells, length)
+    for n in sorted(set(votes) - {length}):
+        if votes[n]:
+            said += f" At length {n}, beside the test: {sum(yes for _, yes in votes[n])} of {len(votes[n])} cells."
+    return length, votes.get(length, []), said
 
 
 def majority(k: int, n: int) -> tuple[float, float, str]:

@@ -1,6 +1,6 @@
 """S5: Mamba's Conv1D matters for Parity and S3, not for Dyck: two experiments under two names (MEASURES 3.3).
 
-- `S5-train-time`: trained without it (`mamba:conv=false`), paired by seed with Mamba trained with it.  A partner
+- `S5`, train-time: trained without it (`mamba:conv=false`), paired by seed with Mamba trained with it.  A partner
   that did not learn counts where the other did: not learning without the convolution is what the claim is about.
   Such partners are named.
 - `S5-post-hoc`: trained with it, removed after; each seed is paired with itself.  Only cells that learned, at the
@@ -45,9 +45,9 @@ def _figure() -> str:
     return f"{values}; which experiment is not said"
 
 
-@claims.register("S5-train-time")
+@claims.register("S5")
 def train_time(cells: Sequence[Cell]) -> Claim:
-    statement = "Mamba's Conv1D matters for Parity and S3, not for Dyck: trained without it"
+    statement = "Mamba's Conv1D matters for Parity and S3, not for Dyck: train-time (trained without it)"
     given = [c for c in cells if c.model in (WITH, WITHOUT) and c.task in TASKS]
     by = {(c.task, c.model, c.seed, c.trained): c for c in given}
     pairs: dict[str, list[tuple[Cell, Cell]]] = {t: [] for t in TASKS}
@@ -69,7 +69,7 @@ def train_time(cells: Sequence[Cell]) -> Claim:
     nothing = [c for c in given if not c.has_learned and c not in both]
     note += f" Not learned, left out: {named(nothing)}." if nothing else ""
     return _claim(
-        "S5-train-time",
+        "S5",
         statement,
         f"paired seeds of {WITH} and {WITHOUT}, one of each pair learned",
         _parts(change, lengths),
@@ -80,7 +80,7 @@ def train_time(cells: Sequence[Cell]) -> Claim:
 
 @claims.register("S5-post-hoc")
 def post_hoc(cells: Sequence[Cell]) -> Claim:
-    statement = "Mamba's Conv1D matters for Parity and S3, not for Dyck: removed after training"
+    statement = "Mamba's Conv1D matters for Parity and S3, not for Dyck: post-hoc (removed after training)"
     chosen: dict[str, list[Cell]] = {}
     lengths: dict[str, list[int]] = {}
     note = ""

@@ -14,8 +14,8 @@ import pandas as pd
 
 from causegrid.evidence.claims import Claim
 from causegrid.evidence.reference import published
-from causegrid.studies.state.claims.base import claims, share
-from causegrid.studies.state.finished import Cell, at_length, left_out, named
+from causegrid.studies.state.claims.base import claims, share, votes_at
+from causegrid.studies.state.finished import Cell, named
 
 BEST = 0.01  # layers within 1 pp of the best are the best layer too
 STATEMENT = "The layer whose probe is best is not the layer whose erasure hurts most"
@@ -35,13 +35,19 @@ def best_and_damaging(cell: Cell) -> tuple[set[int], set[int]] | None:
     return None if both in (best, damaging) else (best, damaging)
 
 
+def _apart(cell: Cell) -> bool | None:
+    sets = best_and_damaging(cell)
+    return None if sets is None else sets[0].isdisjoint(sets[1])
+
+
 @claims.register("S3")
 def best_is_not_damaging(cells: Sequence[Cell]) -> Claim:
     figure = published("state-encoding")["pythia_160m_dyck"]
     hurt = " and ".join(f"L{layer}" for layer in figure["layers"])
-    length, same = at_length(cells, lambda group: sum(len(c.erased(None)) > 0 for c in group))
-    found = [(c, best_and_damaging(c)) for c in same]
-    silent = [c for c, sets in found if sets is None and len(c.erased(None))]
+    length, votes, others = votes_at(cells, _apart)
+    asked = {c.id for c, _ in votes}
+    erased = [c for c in cells if c.has_learned and c.length == length and len(c.erased(None))]
+    silent = [c for c in erased if c.id not in asked]
     flat = (
         f" Not asked (nothing damaging beyond chance, or all layers alike): {named(silent)}."
         if silent
@@ -51,10 +57,10 @@ def best_is_not_damaging(cells: Sequence[Cell]) -> Claim:
         "S3",
         STATEMENT,
         f"Pythia-160M on Dyck: best probe L{figure['best_probe_layer']}, most damaging {hurt}",
-        [(c, sets[0].isdisjoint(sets[1])) for c, sets in found if sets is not None],
+        votes,
         f"have no most damaging layer among the best-probe layers (either within 1 pp), at length {length}",
         "no finished cell that learned its task has a full-rank erasure that hurts more at some layers than others.",
-        said=flat + left_out(cells, length),
+        said=flat + others,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from causegrid.evidence.claims import UNDECIDED, Claim, seed_mean
 from causegrid.evidence.reference import published
 from causegrid.spec import split
-from causegrid.studies.state.claims.base import Vote, claims, majority, undecided
+from causegrid.studies.state.claims.base import claims, majority, undecided, votes_at
 from causegrid.studies.state.claims.damage import best_and_damaging
 from causegrid.studies.state.claims.refit import one_direction
 from causegrid.studies.state.finished import Cell, at_length, left_out
@@ -109,8 +109,8 @@ def _recovery(cell: Cell) -> float | None:
     rows = cell.rows("patching")
     if not len(rows):
         return None
-    rows = rows[rows["mark"] == CONSTRUCTION]
-    rows = rows[(rows["kind"] == "resid_post") & (rows["position"] == rows["readout"])]
+    last = rows[(rows["kind"] == "resid_post") & (rows["layer"] == rows["layer"].max())]
+    rows = last[(last["mark"] == CONSTRUCTION) & (last["position"] == last["readout"])]
     return float(rows["recovery"].mean()) if len(rows) else None
 
 
@@ -128,9 +128,7 @@ def _of_cells(
     needs: str,
 ) -> Claim:
     """Do most cells of one model say yes?"""
-    length, same = at_length(given, lambda group: sum(answer(c) is not None for c in group))
-    votes: list[Vote] = [(c, yes) for c in same if (yes := answer(c)) is not None]
-    without = left_out(given, length)
+    length, votes, without = votes_at(given, answer)
     if not votes:
         return undecided(id, statement, figure, f"needs {needs} that learned it and was erased.{without}")
     k, n = sum(yes for _, yes in votes), len(votes)

@@ -17,8 +17,8 @@ import pandas as pd
 
 from causegrid.evidence.claims import Claim
 from causegrid.evidence.reference import published
-from causegrid.studies.state.claims.base import Vote, claims, share
-from causegrid.studies.state.finished import Cell, at_length, left_out
+from causegrid.studies.state.claims.base import claims, share, votes_at
+from causegrid.studies.state.finished import Cell
 
 MARGIN = 0.02  # "at baseline" and "holds": within 2 pp (MEASURES 3.2)
 MISSING = "no finished cell that learned its task has a rank-1 erasure that answers."
@@ -67,16 +67,12 @@ def _claim(
     answer: Callable[[pd.DataFrame], bool | None],
     what: str,
 ) -> Claim:
-    length, same = at_length(cells, lambda group: sum(len(one_direction(c)) > 0 for c in group))
-    votes: list[Vote] = []
-    for c in same:
-        rows = one_direction(c)
-        yes = answer(rows) if len(rows) else None
-        if yes is not None:
-            votes.append((c, yes))
-    return share(
-        id, statement, figure, votes, f"{what}, at length {length}", MISSING, said=left_out(cells, length)
-    )
+    def asked(cell: Cell) -> bool | None:
+        rows = one_direction(cell)
+        return answer(rows) if len(rows) else None
+
+    length, votes, others = votes_at(cells, asked)
+    return share(id, statement, figure, votes, f"{what}, at length {length}", MISSING, said=others)
 
 
 @claims.register("S4")
