@@ -82,7 +82,7 @@ def require_language_model(name: str) -> None:
     families = _families()
     if name in families:
         raise InputError(f"model {name!r} is a family trained on state tasks: prompts need a language model")
-    if name in models or Path(name).is_dir() or name.count("/") == 1:
+    if name in models or Path(name).expanduser().is_dir() or name.count("/") == 1:
         return
     known = [n for n in models.names() if n not in families]
     raise unknown("model", name, known, ELSE)
@@ -114,8 +114,9 @@ def digests(task_name: str, model_name: str = "") -> dict[str, str]:
         found["task"] = hashlib.sha256(Path(task_name.removeprefix("prompts:")).read_bytes()).hexdigest()[:16]
     elif digest := getattr(task(task_name), "digest", ""):
         found["task"] = str(digest)
-    if model_name and Path(model_name).is_dir():
-        found["model"] = _folder_digest(Path(model_name))
+    folder = Path(model_name).expanduser()
+    if model_name and folder.is_dir():
+        found["model"] = _folder_digest(folder)
     return found
 
 
