@@ -16,9 +16,11 @@ def every_task(model="gru", **how):
     return [made(model, t, **how) for t in TASKS]
 
 
-def wilson(k, n):
-    interval = stats.binomtest(k, n).proportion_ci(method="wilson")
-    return pytest.approx((interval.low, interval.high))
+def exact(k, n):
+    """Clopper and Pearson from the beta quantiles."""
+    low = stats.beta.ppf(0.025, k, n - k + 1) if k else 0.0
+    high = stats.beta.ppf(0.975, k + 1, n - k) if k < n else 1.0
+    return pytest.approx((low, high))
 
 
 # --- S3 ------------------------------------------------------------------------------------------------
@@ -27,10 +29,11 @@ def wilson(k, n):
 def test_best_probe_and_most_damaging_layer():
     claim = Claims(every_task(drops={1: 0.4}))["S3"]
     assert claim["result"] == "supported"
-    assert (claim["low"], claim["high"]) == wilson(6, 6)
+    assert (claim["low"], claim["high"]) == exact(6, 6)
     assert claim["measured"] == "6 of 6 (task, family) pairs" and len(claim["cells"]) == 6
     assert Claims(every_task(drops={3: 0.4}))["S3"]["result"] == "contradicted"
-    assert Claims([made("gru")])["S3"]["result"] == "not enough evidence"
+    five = Claims(every_task()[:5])["S3"]  # two-sided p .06
+    assert five["result"] == "not enough evidence" and (five["low"], five["high"]) == exact(5, 5)
 
 
 def test_layers_within_one_point_are_the_best_layer_too_and_the_most_damaging():

@@ -1,7 +1,8 @@
 """What claims share: the registry, a claim without enough cells, and the test of a share against one half.
 
 The unit of a share is the (task, family): its seeds and variants vote together and count once, since ten seeds
-of one family say little about families.  A tie has no vote.
+of one family say little about families.  A tie has no vote.  The interval is exact: with so few pairs an
+approximate one would call four of four enough, which a fair coin gives one time in eight, counting both sides.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from scipy import stats
+
 from causegrid.evidence.claims import CONTRADICTED, SUPPORTED, UNDECIDED, Claim
-from causegrid.evidence.effects import wilson
 from causegrid.registry import Registry
 from causegrid.studies.state.finished import Cell, by_length, left_out
 
@@ -37,8 +39,9 @@ def votes_at(cells: Sequence[Cell], answer: Callable[[Cell], bool | None]) -> tu
 
 
 def majority(k: int, n: int) -> tuple[float, float, str]:
-    """(low, high, result): Wilson's interval of k of n, and whether it lies above or below one half."""
-    low, high = wilson(k, n)
+    """(low, high, result): the exact interval of k of n (Clopper and Pearson), and on which side of 1/2 it lies."""
+    interval = stats.binomtest(k, n).proportion_ci(method="exact")
+    low, high = float(interval.low), float(interval.high)
     return low, high, SUPPORTED if low > 0.5 else CONTRADICTED if high < 0.5 else UNDECIDED
 
 
@@ -52,7 +55,7 @@ def undecided(id: str, statement: str, figure: Any, missing: str, measured: Any 
 def share(
     id: str, statement: str, figure: Any, votes: Sequence[Vote], what: str, missing: str, *, said: str = ""
 ) -> Claim:
-    """Do most (task, family) pairs vote yes?  Wilson's interval of the share against one half.
+    """Do most (task, family) pairs vote yes?  Exact interval of the share against one half.
 
     `what` ends the sentence "k of n ..."; `missing` is said when there is no vote; `said` follows either.
     """
