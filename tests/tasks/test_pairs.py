@@ -105,7 +105,9 @@ def code(tmp_path_factory):
             )
         (folder / f"m{i}.py").write_text("\n".join(rows) + "\n")
     source_code._read.cache_clear()
-    return str(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CAUSEGRID_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield str(folder)
 
 
 def test_code_twins_exchange_a_bracket_and_an_operator(code):

@@ -79,8 +79,8 @@ class DyckTask(StateTask):
         closes = rng.random(many) < 0.5
         codes[:, position] = np.where(now == 0, fresh, np.where(closes, 0, other))
         depth = np.cumsum(np.where(codes > 0, 1, -1), axis=1)
-        legal = ((depth >= 0) & (depth <= self.max_depth)).all(axis=1)
-        return np.where(legal[:, None], self._read(codes)[0], tokens)
+        legal = np.logical_and(depth >= 0, depth <= self.max_depth).all(axis=1, keepdims=True)
+        return np.where(legal, self._read(codes)[0], tokens)
 
     def _read(self, codes: Ints) -> tuple[Ints, dict[str, Ints]]:
         """Codes (B, L) -> tokens (B, L) and labels."""
