@@ -227,7 +227,7 @@ def test_run_until_names_the_stages(call, tmp_path, monkeypatch):
 
 def test_train_saves_a_model_that_probe_reads(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    out_folder = Path("gru")
+    out_folder = Path("trained")  # not a registered name: those come first
     code, out, _ = call(
         "train", "parity", "gru", "--steps", "30", "--length", "8", "--out", out_folder, "--json"
     )
