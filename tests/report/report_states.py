@@ -249,5 +249,8 @@ def state_tables(cell: Mapping[str, Any]) -> tuple[dict[str, pd.DataFrame], dict
         "components": made.components(), "patching": made.patching(),
     }  # fmt: skip
     tables = {k: pd.DataFrame(list(v)) for k, v in found.items()}
+    for name in ("erasure", "erasure_beyond"):
+        stopped = tables[name]["basis"] == "inlp"
+        tables[name]["removed"] = stopped.where(stopped, pd.NA).astype("boolean")
     tables["components"] = tables["components"].astype({"layer": "Int64"})
     return {**tables, "training_summary": pd.DataFrame([facts])}, facts

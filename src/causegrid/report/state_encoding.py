@@ -30,9 +30,9 @@ WANTED = {
     "baseline_token_pair baseline_untrained baseline_shuffled shuffled_low shuffled_high baseline_control "
     "control_low control_high",
     "profile_summary": "label total_gain last_block_share depth_centre",
-    "erasure": "layer label basis rank full clean accuracy low high control_low control_high n_control "
+    "erasure": "layer label basis rank full removed clean accuracy low high control_low control_high n_control "
     "matched_accuracy matched_mark probe refit refit_low refit_high refit_control baseline reading",
-    "erasure_beyond": "layer length basis rank clean accuracy low high control_low control_high n_control "
+    "erasure_beyond": "layer length basis rank removed clean accuracy low high control_low control_high n_control "
     "matched_accuracy matched_mark probe refit refit_low refit_high baseline reading mark",
     "components": "kind mode layer length metric accuracy effect low high n noise flag",
     "patching": "kind layer position changed readout recovery low high n left_out null_recovery null_low "

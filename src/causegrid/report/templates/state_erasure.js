@@ -54,7 +54,7 @@ function readings(d, rows) {
 }
 
 const erasureHint = (d, r, at = place(r.layer)) => [
-  `${who(d, r)}, ${at}`, `${basisName(r.basis)}, ${plural(r.rank, "direction")}: ${r.reading ?? "no reading"}`,
+  `${who(d, r)}, ${at}`, `${basisName(r.basis)}, ${plural(r.rank, "direction")}${r.removed === false ? " (stopped before its probe was at majority)" : ""}: ${r.reading || "no reading"}`,
   `task ${num(r.accuracy, 3)} ${range(r.low, r.high, num, 3)}, untouched ${num(r.clean, 3)}`,
   `${r.n_control ?? "–"} random subspaces ${num(r.control_low, 3)} to ${num(r.control_high, 3)}`,
   known(r.matched_accuracy) ? `principal components of nearest variance ${num(r.matched_accuracy, 3)}${r.matched_mark ? ` (${r.matched_mark})` : ""}` : "",

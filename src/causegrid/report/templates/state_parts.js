@@ -46,7 +46,7 @@ const pointsOf = (r) => `${points(r.effect)} ${range(r.low, r.high, points)}`;
 function patching(d) {
   const rows = d.rows("patching").filter((r) => known(r.position)).flatMap(readBy(d));
   if (!rows.length) return null;
-  const kinds = unique(rows.map((r) => r.kind)), mapped = kinds.filter((k) => unique(rows.filter((r) => r.kind === k).map((r) => r.position)).length > 1);
+  const kinds = unique(rows.map((r) => r.kind)), mapped = kinds.filter((k) => rows.some((r) => r.kind === k && r.position !== r.changed));
   const choiceOf = (some) => ({ label: "Patched", options: some.map((k) => [k, k]) });
   const read = { label: "Read at", options: Object.entries(READ).filter(([k]) => rows.some((r) => r.read === k)) };
   const here = rows.filter((r) => r.position === r.changed || !known(r.changed));
@@ -57,7 +57,7 @@ function patching(d) {
     legend([["recovery, interval over pairs", INK, "dot"], hollow, ["from another pair", PALE, "bar"], [GIVEN, GREY, "times"], ["none, all", GREY, "line"]]),
     choose([choiceOf(kinds), read], ([kind, at]) => draw(here.filter((r) => r.kind === kind && r.read === at), (mine, model) => recoveries(d, mine, model))),
     mapped.length ? [
-      heading("At every position", "One seed at a time. Only the changed token has a null; each box’s hint has its interval.", "h5"), recoveryScale(),
+      heading("At every position", "One seed at a time; a model without a finished cell of that seed is not drawn. Only the changed token has a null; each box’s hint has its interval.", "h5"), recoveryScale(),
       choose([choiceOf(mapped), { label: "Seed", options: seedsOf(rows).map((s) => [s, String(s)]) }, read], ([kind, seed, at]) => draw(rows.filter((r) => r.kind === kind && r.seed === seed && r.read === at), (mine) => heat(d, mine))),
     ] : null,
     folded("Recoveries at the changed token as a table", () => table([
