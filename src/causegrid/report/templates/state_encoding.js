@@ -15,9 +15,10 @@ const DASH = { learned: null, partly: "6,3", "not-learned": "1.5,3" };
 function stateEncoding(s, root, run, missing) {
   const cells = s.cells.map((c, i) => ({ ...c, i }));
   if (!cells.length) return;
-  const ordered = [...Object.keys(FAMILY).flatMap((f) => cells.map((c) => c.model).filter((m) => m.split(":")[0] === f).sort()), ...cells.map((c) => c.model)];
-  const d = { cells, s, missing, models: unique(ordered), tasks: unique(cells.map((c) => c.task)) };
-  const others = d.models.filter((m) => !FAMILY[m]);
+  const named = unique([...cells, ...missing].map((c) => c.model)); // the whole grid's, so a model keeps its place and colour as cells finish
+  const ordered = unique([...Object.keys(FAMILY).flatMap((f) => named.filter((m) => m.split(":")[0] === f).sort()), ...named]);
+  const d = { cells, s, missing, ordered, models: ordered.filter((m) => cells.some((c) => c.model === m)), tasks: unique(cells.map((c) => c.task)) };
+  const others = ordered.filter((m) => !FAMILY[m]);
   d.hue = (model) => FAMILY[model] || OTHERS[others.indexOf(model) % OTHERS.length];
   const id = (name) => `${name}-${run}`;
   const tasks = choose([{ label: "Task", options: d.tasks.map((t) => [t, t]) }], ([task]) => {
@@ -108,7 +109,7 @@ function trained(d) {
         const gone = d3.rollups(d.missing.filter((c) => c.task === task && c.model === m), (some) => some.length, (c) => (c.status === "failed" ? "failed" : "not finished"));
         return mine.length || gone.length ? el("div", { class: "stack" }, mine.length ? [result(mine), el("span", {}, spread(mine.map((c) => at(c, c.trained)?.accuracy), 3))] : null, gone.map(([what, n]) => badge(`${n} ${what}`, slug(what)))) : dim("not in the grid");
       } })),
-    ], unique([...d.models, ...d.missing.map((c) => c.model)])),
+    ], d.ordered),
     folded(`Every cell (${d.cells.length})`, each));
 }
 
@@ -184,7 +185,7 @@ function probes(d) {
   const labels = unique(rows.map((r) => r.label));
   const others = (r) => Object.keys(BASELINE).map((b) => `${BASELINE[b]} ${num(r[`baseline_${b}`], 3)}${b === "control" ? ` ${range(r.control_low, r.control_high, num, 3)}` : b === "shuffled" ? ` ${range(r.shuffled_low, r.shuffled_high, num, 3)}` : ""}`);
   return el("div", {},
-    heading("Where the state shows: a linear probe at every layer", "A linear classifier is trained on frozen activations to say the state, at the embedding output (E) and after every block, and tested on other sequences. A probe above all its lines says that the state is readable there, and no more than that. Depth centre: the mean depth at which the probe gains over its best baseline without a model, 0 = embedding output, 1 = last block; last-block share: the part of that gain made by the last block (median over seeds, lowest to highest; empty where the probe hardly gains). " + shownAt, "h4"),
+    heading("Where the state shows: a linear probe at every layer", "A linear classifier is trained on frozen activations to say the state, at the embedding output (E) and after every block, and tested on other sequences. A probe above the best baseline without a model and above the untrained model’s says that the state is readable there, and no more than that; where the control task (random labels by token and position) is learned as well, memorising would do. Depth centre: the mean depth at which the probe gains over its best baseline without a model, 0 = embedding output, 1 = last block; last-block share: the part of that gain made by the last block (median over seeds, lowest to highest; empty where the probe hardly gains). " + shownAt, "h4"),
     legend([["probe, with interval over sequences", INK, "dot"], hollow, ["best baseline without a model (majority, position, token, token pair)", GREY, "line"], ["the same probe on the untrained model", INK, "dash"], ["control task: random labels", GREY, "dots"]]),
     choose([{ label: "Label", options: labels.map((l) => [l, l]) }], ([label]) => byFamily(d, rows.filter((r) => r.label === label), (mine, model) => {
       const hue = d.hue(model), layers = unique(mine.map((r) => r.layer)), n = seedsOf(mine).length;
