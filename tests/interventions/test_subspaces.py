@@ -154,14 +154,17 @@ def test_bad_erasures_are_refused():
 class Fit:
     weight: np.ndarray
     accuracy: float
-    low: float
+    at_majority: bool
 
 
-def fit(x, y):
-    half = len(x) // 2
-    model = LogisticRegression(max_iter=500).fit(x[:half], y[:half])
-    score = model.score(x[half:], y[half:])
-    return Fit(model.coef_, score, score)
+def until(rate):
+    def fit(x, y):
+        half = len(x) // 2
+        model = LogisticRegression(max_iter=500).fit(x[:half], y[:half])
+        score = model.score(x[half:], y[half:])
+        return Fit(model.coef_, score, score <= rate)
+
+    return fit
 
 
 def separable(seed=0, n=1200, d=8):
@@ -174,19 +177,19 @@ def separable(seed=0, n=1200, d=8):
 
 def test_inlp_stops_when_a_fresh_probe_is_at_majority():
     x, y = separable()
-    found = inlp(x, y, fit, until=0.4, max_iter=6)
+    found = inlp(x, y, until(0.4), max_iter=6)
     assert found.removed and found.accuracies[0] > 0.9 and found.accuracies[-1] <= 0.4
     assert found.basis.shape[1] >= 2
     q = found.basis.numpy()
     np.testing.assert_allclose(q.T @ q, np.eye(q.shape[1]), atol=1e-5)
-    assert fit(erase_from(x, q, x.mean(0)), y).accuracy == pytest.approx(found.accuracies[-1], abs=0.02)
+    assert until(0)(erase_from(x, q, x.mean(0)), y).accuracy == pytest.approx(found.accuracies[-1], abs=0.02)
 
 
 def test_inlp_says_when_it_did_not_get_there():
     x, y = separable()
-    found = inlp(x, y, fit, until=0.0, max_iter=2)
+    found = inlp(x, y, until(0.0), max_iter=2)
     assert not found.removed and len(found.accuracies) == 3
-    assert inlp(x, y, fit, until=0.0, max_iter=50).basis.shape == (8, 8)
+    assert inlp(x, y, until(0.0), max_iter=50).basis.shape == (8, 8)
 
 
 def test_leace_leaves_a_linear_probe_nothing():

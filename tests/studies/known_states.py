@@ -15,9 +15,9 @@ WIDTH, BLOCKS = 16, 3
 NOISE, WIDE = 1.0, 1.0
 
 
-def noise(tokens: torch.Tensor, width: int) -> torch.Tensor:
+def noise(tokens: torch.Tensor, width: int, seed: int) -> torch.Tensor:
     """(B, L, width) in about N(0, 1): a hash of the prefix, unrelated to its parity."""
-    generator = torch.Generator().manual_seed(7)
+    generator = torch.Generator().manual_seed(seed)
     length = tokens.shape[1]
     weights = torch.rand(length, width, generator=generator) * 900
     mixed = (tokens[:, :, None] * weights[:length]).cumsum(1) + weights[:length] * 13
@@ -27,16 +27,18 @@ def noise(tokens: torch.Tensor, width: int) -> torch.Tensor:
 class Writer(nn.Module):
     """Adds the parity of the prefix to `columns`, each with its own noise, and noise to the rest."""
 
-    def __init__(self, columns: dict[int, float]) -> None:
+    def __init__(self, columns: dict[int, float], seed: int) -> None:
         super().__init__()
         self.columns = columns
+        self.seed = seed
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tokens = (x[:, :, -1] > 0).float()  # the embedding keeps the bit in the last coordinate
         sign = (tokens.cumsum(1) % 2) * 2 - 1
-        out = x + NOISE * noise(tokens, x.shape[2])
+        drawn = noise(tokens, x.shape[2], self.seed)
+        out = x + NOISE * drawn
         for column, spread in self.columns.items():
-            out[:, :, column] = sign + spread * noise(tokens, x.shape[2])[:, :, column]
+            out[:, :, column] = sign + spread * drawn[:, :, column]
         out[:, :, -1] = x[:, :, -1]
         return out
 
@@ -49,12 +51,14 @@ class Same(nn.Module):
 class Net(nn.Module):
     """embedding -> same -> writer -> same -> head; `reads` gives the head's weight on each coordinate."""
 
-    def __init__(self, columns: dict[int, float], reads: dict[int, float], aside: bool = False) -> None:
+    def __init__(
+        self, columns: dict[int, float], reads: dict[int, float], aside: bool, width: int, seed: int
+    ) -> None:
         super().__init__()
-        self.embed = nn.Embedding(2, WIDTH)
-        self.blocks = nn.ModuleList([Same(), Writer(columns), Same()])
+        self.embed = nn.Embedding(2, width)
+        self.blocks = nn.ModuleList([Same(), Writer(columns, seed), Same()])
         self.norm = nn.Identity()
-        self.head = nn.Linear(WIDTH, 2)
+        self.head = nn.Linear(width, 2)
         self.aside = aside
         with torch.no_grad():
             self.embed.weight.zero_()
@@ -74,8 +78,10 @@ class Net(nn.Module):
         return self.head(self.norm(x))
 
 
-def known(columns: dict[int, float], reads: dict[int, float], aside: bool = False) -> Model:
-    module = Net(columns, reads, aside).eval()
+def known(
+    columns: dict[int, float], reads: dict[int, float], aside: bool = False, width: int = WIDTH, seed: int = 7
+) -> Model:
+    module = Net(columns, reads, aside, width, seed).eval()
     return Model(
-        name="known", family="transformer", module=module, n_layers=BLOCKS, d_model=WIDTH, n_tokens=2, n_out=2
+        name="known", family="transformer", module=module, n_layers=BLOCKS, d_model=width, n_tokens=2, n_out=2
     )

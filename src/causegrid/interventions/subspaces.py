@@ -215,28 +215,27 @@ def erase_from(x: A, basis: Array, mean: Array | None, mode: Mode = "mean") -> A
 
 
 class Fitted(Protocol):
-    """What `inlp` needs of a fitted probe: `weight` (C, d) in the raw feature space, held-out `accuracy` and
-    the lower end `low` of its interval."""
+    """What `inlp` needs of a fitted probe: `weight` (C, d) in the raw feature space, held-out `accuracy`, and
+    whether that is the majority rate's (`at_majority`)."""
 
     weight: Any
     accuracy: float
-    low: float
+    at_majority: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inlp:
     """`basis` (d, r) erased in all; `accuracies` of the fresh probe before each erasure and after the last;
-    `removed` is True when the last one's interval reaches down to `until`."""
+    `removed` is True when the last probe was at majority."""
 
     basis: Tensor
     accuracies: tuple[float, ...]
     removed: bool
 
 
-def inlp(x: Array, y: Array, fit: Callable[[Any, Any], Fitted], *, until: float, max_iter: int = 20) -> Inlp:
+def inlp(x: Array, y: Array, fit: Callable[[Any, Any], Fitted], *, max_iter: int = 20) -> Inlp:
     """Iterative null-space projection (Ravfogel et al. 2020): fit a probe, erase its row space, repeat until
-    a fresh probe's accuracy is `until` (the majority rate) or less within its interval, `max_iter` erasures
-    were made, or a probe adds no direction.
+    a fresh probe is at majority, `max_iter` erasures were made, or a probe adds no direction.
 
     `fit(x, y)` is given erased activations (N, d), numpy float32, around the mean, and does its own held-out
     split.  Raises InputError for max_iter < 1.
@@ -249,7 +248,7 @@ def inlp(x: Array, y: Array, fit: Callable[[Any, Any], Fitted], *, until: float,
     basis = torch.zeros(rows.shape[1], 0, dtype=torch.float64)
     probe = fit(rows.float().numpy(), labels)
     accuracies = [float(probe.accuracy)]
-    while probe.low > until and len(accuracies) <= max_iter and basis.shape[1] < rows.shape[1]:
+    while not probe.at_majority and len(accuracies) <= max_iter and basis.shape[1] < rows.shape[1]:
         grown = _extended(basis, probe.weight)
         if grown.shape[1] == basis.shape[1]:  # what the probe still reads is the rounding of what is erased
             break
@@ -257,7 +256,7 @@ def inlp(x: Array, y: Array, fit: Callable[[Any, Any], Fitted], *, until: float,
         erased = rows - (rows - mean) @ basis @ basis.T
         probe = fit(erased.float().numpy(), labels)
         accuracies.append(float(probe.accuracy))
-    return Inlp(basis=basis.float(), accuracies=tuple(accuracies), removed=bool(probe.low <= until))
+    return Inlp(basis=basis.float(), accuracies=tuple(accuracies), removed=bool(probe.at_majority))
 
 
 def _extended(basis: Tensor, weight: Array) -> Tensor:

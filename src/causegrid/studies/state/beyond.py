@@ -2,7 +2,8 @@
 
 Subspace and mean stay those of the fitting length; everything measured is of the longer one: the task on fresh
 test sequences, a probe and a *refitted* probe there, their no-model baseline, the reading.  A state that is
-carried by other directions further on shows as a fresh probe that reads it again.
+carried by other directions further on shows as a fresh probe that reads it again.  Every position counts here:
+there are few sequences, and "at baseline" asks for an interval of 2 percentage points.
 
 A length that the model's positions or the task cannot take is no result and no failure: its rows are kept,
 without numbers, under a `mark` that says why, so that a table always holds every length asked for.
@@ -64,7 +65,9 @@ def beyond_table(
         if why:
             rows = [unmeasured(s, name, length) for some in chosen.values() for s in some]
         else:
-            there = collect(model, task, length=length, n_train=n_test, n_test=n_test, seed=seed)
+            there = collect(
+                model, task, length=length, n_train=n_test, n_test=n_test, seed=seed, n_positions=None
+            )
             at = bench(model, task, there, name, seed)
             rows = []
             for j, some in enumerate(chosen.values()):

@@ -34,13 +34,13 @@ from causegrid.interventions.subspaces import (
     spectrum,
 )
 from causegrid.signatures.activations import SETTLED_ITERATIONS, SETTLED_TOLERANCE, Activations, Rows
-from causegrid.signatures.baselines import lookup_accuracy
+from causegrid.signatures.logistic import Ints
 from causegrid.signatures.probes import Probe
-from causegrid.studies.state.readings import Eraser, check_classes, erased_rows, steady
+from causegrid.signatures.standard import Floats32
+from causegrid.studies.state.readings import MARGIN, Eraser, check_classes, erased_rows, steady
 
 KINDS = ("probe", "principal", "singular", "inlp", "leace")
 INLP_ITERATIONS = 24
-KEPT_ASIDE = 4  # every fourth training sequence decides when INLP stops
 Rank = int | str
 
 
@@ -158,18 +158,11 @@ class _Layer:
         return [self._made("probe", r, r == most, probe_directions(probe.weight, r)) for r in own]
 
     def _inlp(self) -> Subspace:
-        aside = self.rows.sequence % KEPT_ASIDE == KEPT_ASIDE - 1  # (N,)
-        decide = _Decide(self.rows, self.x, self.y, aside)
-        found = inlp(self.x, self.y, decide, until=decide.majority, max_iter=INLP_ITERATIONS)
+        found = inlp(self.x, self.y, _Decide(self.rows, self.x, self.y), max_iter=INLP_ITERATIONS)
         rank = found.basis.shape[1]
-        return self._made(
-            "inlp",
-            rank,
-            True,
-            found.basis if rank else None,
-            iterations=len(found.accuracies) - 1,
-            removed=found.removed,
-        )
+        basis = found.basis if rank else None
+        steps = len(found.accuracies) - 1
+        return self._made("inlp", rank, True, basis, iterations=steps, removed=found.removed)
 
     def _made(self, kind: str, rank: int, full: bool, eraser: Eraser, **more: Any) -> Subspace:
         total = float(self.spectrum.values.sum())
@@ -192,20 +185,26 @@ class _Layer:
 
 
 class _Decide:
-    """INLP's fresh probe, fitted on the one part of the training sequences and held against the other."""
+    """INLP's fresh probe, fitted on half of the training sequences and held against the other half.
 
-    def __init__(self, rows: Rows, x: Any, y: Any, aside: NDArray[np.bool_]) -> None:
-        self.aside, self.spread = aside, x.std(axis=0, dtype=np.float64)
-        self.n = len(np.unique(rows.sequence[aside]))
-        nothing = np.zeros(len(y), dtype=np.int64)
-        self.majority = lookup_accuracy(nothing[~aside], y[~aside], nothing[aside], y[aside])
-        self.weight: Any = None
-        self.accuracy = self.low = float("nan")
+    At majority: its gain over the majority class, paired by sequence, has an interval that ends within `MARGIN`;
+    where there are too few sequences for an interval that narrow, one that holds 0.
+    """
 
-    def __call__(self, x: Any, y: Any) -> _Decide:
+    def __init__(self, rows: Rows, x: Floats32, y: Ints) -> None:
+        self.aside = rows.sequence % 2 == 1  # (N,)
+        self.spread = x.std(axis=0, dtype=np.float64)
+        self.n = len(np.unique(rows.sequence[self.aside]))
+        self.usual = y[self.aside] == np.bincount(y[~self.aside]).argmax()
+        self.weight = np.empty((0, 0), dtype=np.float32)
+        self.accuracy, self.at_majority = float("nan"), False
+
+    def __call__(self, x: Floats32, y: Ints) -> _Decide:
         x = steady(x, self.spread)
         probe = Probe().fit(x[~self.aside], y[~self.aside])
         right = probe.predict(x[self.aside]) == y[self.aside]
         self.weight, self.accuracy = probe.weight, float(right.mean())
-        self.low = bootstrap_mean(right.reshape(self.n, -1).mean(axis=1))[0]
+        gain = right.astype(np.float64) - self.usual
+        low, high = bootstrap_mean(gain.reshape(self.n, -1).mean(axis=1))
+        self.at_majority = high <= MARGIN or (low <= 0 and high - low > 2 * MARGIN)
         return self
