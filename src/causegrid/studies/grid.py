@@ -14,12 +14,13 @@ Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 
 
 class Block(BaseModel):
-    """Every task of `tasks` with every model of `models`; a model may appear in several blocks."""
+    """Every task of `tasks` with every model of `models`; `seeds` takes the place of the study's."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     tasks: Names
     models: Names
+    seeds: Seeds | None = None
 
 
 def pairs(blocks: Sequence[Any]) -> Iterator[tuple[Any, str, str]]:

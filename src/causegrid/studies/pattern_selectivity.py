@@ -114,7 +114,7 @@ class PatternSelectivity(Study):
                     digests=digests(task, model),
                     **shared,
                 )
-                for seed in config.seeds
+                for seed in block.seeds or config.seeds
             ]
         return cells
 

@@ -1,4 +1,4 @@
-"""Study S, state encoding: train, probe every layer, erase, refit the probe.
+"""Study S, state encoding: train, probe every layer, erase and refit the probe, remove components, patch.
 
 After "Task Structure Reverses Layerwise State Encoding in Sequence Models" (arXiv 2606.00926) and its second
 version, which withdraws the necessity reading of single-direction ablation: here every erasure is followed
@@ -43,19 +43,67 @@ class Probing(BaseModel):
     n_test: Annotated[int, Field(ge=20)] = 200
 
 
-class Erasing(BaseModel):
-    """What is erased: leading probe directions of each rank (`full` = the whole row space)."""
+Ranks = Annotated[tuple[Annotated[int, Field(ge=1)] | Literal["full"], ...], Field(min_length=1)]
+Lengths = tuple[Annotated[int, Field(ge=1)], ...]
+Basis = Literal["probe", "principal", "singular", "inlp", "leace"]
+
+
+class Beyond(BaseModel):
+    """Erasures fitted at the trained length, applied at longer ones."""
 
     model_config = Frozen
 
-    ranks: Annotated[tuple[Annotated[int, Field(ge=1)] | Literal["full"], ...], Field(min_length=1)] = (
-        1,
-        2,
-        4,
-        "full",
+    lengths: Annotated[Lengths, Field(min_length=1)] = (80, 100, 120)
+    ranks: Ranks = (1, "full")
+    n_test: Annotated[int, Field(ge=20)] = 100
+    n_random: Annotated[int, Field(ge=2)] = 19
+
+
+class Erasing(BaseModel):
+    """What is erased: subspaces of each rank (`full` = C - 1, the probe's whole row space), INLP, LEACE."""
+
+    model_config = Frozen
+
+    bases: Annotated[tuple[Basis, ...], Field(min_length=1)] = (
+        "probe",
+        "principal",
+        "singular",
+        "inlp",
+        "leace",
     )
+    ranks: Ranks = (1, 2, 4, "full")
     n_random: Annotated[int, Field(ge=2)] = 39
     n_random_refits: Annotated[int, Field(ge=1)] = 3
+    beyond: Beyond | None = Beyond()
+
+
+class Components(BaseModel):
+    """Parts removed after training; `kinds` None = all the model has."""
+
+    model_config = Frozen
+
+    kinds: tuple[str, ...] | None = None
+    n: Annotated[int, Field(ge=20)] = 200
+
+
+class Patching(BaseModel):
+    """Clean activations patched into corrupted runs; `kinds` None = all the model has."""
+
+    model_config = Frozen
+
+    kinds: tuple[str, ...] | None = None
+    n_pairs: Annotated[int, Field(ge=8)] = 100
+    grid: bool = True
+
+
+class FineTuning(BaseModel):
+    """How a pretrained model learns the task: which weights move, and where its answer is read."""
+
+    model_config = Frozen
+
+    method: Literal["full", "lora"] = "full"
+    rank: Annotated[int, Field(ge=1)] = 8
+    readout: Literal["head", "tokens"] = "head"
 
 
 class StateBlock(Block):
@@ -71,27 +119,27 @@ class StateEncodingConfig(StudyConfig):
     grid: Annotated[tuple[StateBlock, ...], Field(min_length=1)]
     seeds: Seeds = (0,)
     training: Training = Training()
-    eval_lengths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (
-        40,
-        60,
-        80,
-        100,
-        120,
-    )
+    eval_lengths: Annotated[Lengths, Field(min_length=1)] = (40, 60, 80, 100, 120)
     n_eval: Annotated[int, Field(ge=20)] = 200
     probing: Probing = Probing()
     erasing: Erasing = Erasing()
+    components: Components | None = Components()
+    patching: Patching | None = Patching()
+    fine_tuning: FineTuning = FineTuning()
 
 
 class StateCell(CellConfig):
-    """One family trained on one task from one seed."""
+    """One family trained, or one pretrained model fine-tuned, on one task from one seed."""
 
     study: Literal["state-encoding"]
     training: Training
+    fine_tuning: FineTuning | None  # None: a family trained from scratch
     eval_lengths: tuple[int, ...]
     n_eval: int
     probing: Probing
     erasing: Erasing
+    components: Components | None
+    patching: Patching | None
 
 
 @studies.register("state-encoding")
@@ -99,31 +147,35 @@ class StateEncoding(Study):
     """The protocol of study S."""
 
     name = "state-encoding"
-    version = 2
-    note = "train, probe every layer, erase, refit the probe (arXiv 2606.00926, both versions)"
+    version = 3
+    note = "train, probe, erase and refit, remove components, patch (arXiv 2606.00926, both versions)"
     config_type = StateEncodingConfig
     cell_type = StateCell
 
     def cells(self, config: StateEncodingConfig) -> Sequence[StateCell]:
-        from causegrid.studies.names import digests, require_family, require_task
+        from causegrid.studies.names import digests, is_family, require_state_model, require_task
 
         cells = []
         for block, task, model in pairs(config.grid):
             require_task(task, kind="state")
-            require_family(model)
-            for seed in config.seeds:
+            require_state_model(model)
+            scratch = is_family(model)
+            for seed in block.seeds or config.seeds:
                 cells.append(
                     StateCell(
                         study="state-encoding",
                         task=task,
                         model=model,
                         seed=seed,
-                        digests=digests(task),
+                        digests=digests(task, "" if scratch else model),
                         training=block.training or config.training,
+                        fine_tuning=None if scratch else config.fine_tuning,
                         eval_lengths=config.eval_lengths,
                         n_eval=config.n_eval,
                         probing=config.probing,
                         erasing=config.erasing,
+                        components=config.components,
+                        patching=config.patching,
                     )
                 )
         return cells
@@ -132,15 +184,27 @@ class StateEncoding(Study):
         from causegrid.studies.state.stages import StateStages
 
         work = StateStages(cell)
-        return [
+        stages = [
             Stage(name="train", run=work.train),
             Stage(name="probe", run=work.probe),
             Stage(name="erase", run=work.erase),
         ]
+        if cell.erasing.beyond:
+            stages.append(Stage(name="beyond", run=work.beyond))
+        if cell.components:
+            stages.append(Stage(name="components", run=work.components))
+        if cell.patching:
+            stages.append(Stage(name="patch", run=work.patch))
+        return stages
 
     def cost(self, cell: StateCell) -> str:
-        t = cell.training
-        return f"up to {t.steps} steps of {t.batch} x {t.length} tokens; 0.4 to 0.8 M parameters"
+        t, f = cell.training, cell.fine_tuning
+        size = "0.4 to 0.8 M parameters"
+        if f is not None:
+            from causegrid.studies.names import fine_tuning_size
+
+            size = fine_tuning_size(cell.model, cell.task, t.batch, t.length, f.method, f.rank, f.readout)
+        return f"up to {t.steps} steps of {t.batch} x {t.length} tokens; {size}"
 
     def example(self) -> str:
         return example("state_encoding.yaml")

@@ -1,4 +1,4 @@
-"""The stages of one state-encoding cell: train, probe, erase.
+"""The stages of one state-encoding cell: train, probe, erase, beyond, components, patch.
 
 What the stages share in memory can always be rebuilt from the cell's folder, so a cell goes on at its first
 unfinished stage in a new process.
@@ -14,10 +14,9 @@ import pandas as pd
 from causegrid.models import fingerprint, load, model, save, untrained
 from causegrid.models.record import Model
 from causegrid.models.training import train
-from causegrid.signatures.activations import Activations, collect, fit_probes
+from causegrid.signatures.activations import Activations, collect
 from causegrid.signatures.profile import profile_of, profile_summary
 from causegrid.studies.base import CellContext
-from causegrid.studies.state.erasure import erasure_table
 from causegrid.tasks import task
 
 if TYPE_CHECKING:
@@ -72,10 +71,28 @@ class StateStages:
             )
         return self._activations[length]
 
+    def fine_tunable(self) -> Model:
+        """The pretrained model, ready to learn the task."""
+        from causegrid.models.finetuning import fine_tunable
+
+        f, t = self.cell.fine_tuning, self.cell.training
+        assert f is not None
+        return fine_tunable(
+            self.cell.model,
+            self.task,
+            method=f.method,
+            rank=f.rank,
+            readout=f.readout,
+            batch=t.batch,
+            length=t.length,
+            seed=self.cell.seed,
+        )
+
     def train(self, context: CellContext) -> None:
         """Train from scratch and measure behaviour by length; a model that does not learn is a result."""
         cell, t = self.cell, self.cell.training
-        made = model(cell.model, task=self.task, seed=cell.seed)
+        scratch = cell.fine_tuning is None
+        made = model(cell.model, task=self.task, seed=cell.seed) if scratch else self.fine_tunable()
         result = train(
             made,
             self.task,
@@ -87,8 +104,13 @@ class StateStages:
             length=t.length,
             eval_lengths=tuple(cell.eval_lengths),
             n_eval=cell.n_eval,
+            checkpoint=context.scratch("training.safetensors"),
             progress=lambda step, steps, facts: context.progress(step, steps, "training"),
         )
+        if not scratch:
+            from causegrid.models.finetuning import merged
+
+            made = merged(made)
         save(made, context.path("model.json").parent)
         self._model = made
         reached = int(result.learned_length)
@@ -135,22 +157,83 @@ class StateStages:
         context.save_table("profile_summary", profile_summary(profile))
 
     def erase(self, context: CellContext) -> None:
-        """Erase the trained label's probe directions at every layer, refit the probe, beside random subspaces."""
+        """Erase what is read of the trained label at every layer, refit the probe, beside random subspaces."""
+        from causegrid.studies.state.erasure import erasure_table
+
         e = self.cell.erasing
-        tables = []
-        for length in self.lengths(context):
-            found = self.activations(context, length)
-            tables.append(
-                erasure_table(
-                    self.model(context),
-                    self.task,
-                    activations=found,
-                    probes=fit_probes(found, self.task.label, directions=True),
-                    ranks=e.ranks,
-                    n_random=e.n_random,
-                    n_random_refits=e.n_random_refits,
-                    seed=self.cell.seed,
-                    progress=context.progress,
-                )
+        tables = [
+            erasure_table(
+                self.model(context),
+                self.task,
+                activations=self.activations(context, length),
+                bases=e.bases,
+                ranks=e.ranks,
+                n_random=e.n_random,
+                n_random_refits=e.n_random_refits,
+                seed=self.cell.seed,
+                progress=context.progress,
             )
+            for length in self.lengths(context)
+        ]
         context.save_table("erasure", pd.concat(tables, ignore_index=True))
+
+    def beyond(self, context: CellContext) -> None:
+        """Apply the erasures fitted at the analysed lengths to longer sequences."""
+        from causegrid.studies.state.beyond import beyond_table
+
+        e = self.cell.erasing
+        assert e.beyond is not None
+        tables = [
+            beyond_table(
+                self.model(context),
+                self.task,
+                activations=self.activations(context, length),
+                bases=e.bases,
+                ranks=e.beyond.ranks,
+                lengths=e.beyond.lengths,
+                n_test=e.beyond.n_test,
+                n_random=e.beyond.n_random,
+                seed=self.cell.seed,
+                progress=context.progress,
+            )
+            for length in self.lengths(context)
+        ]
+        context.save_table("erasure_beyond", pd.concat(tables, ignore_index=True))
+
+    def components(self, context: CellContext) -> None:
+        """Remove parts of the trained model, one layer at a time and all, at every evaluated length."""
+        from causegrid.studies.state.components import components_table
+
+        c = self.cell.components
+        assert c is not None
+        table = components_table(
+            self.model(context),
+            self.task,
+            kinds=c.kinds,
+            lengths=tuple(dict.fromkeys((*self.lengths(context), *self.cell.eval_lengths))),
+            n=c.n,
+            seed=self.cell.seed,
+            progress=context.progress,
+        )
+        context.save_table("components", table)
+
+    def patch(self, context: CellContext) -> None:
+        """Patch clean activations into corrupted runs at every analysed length."""
+        from causegrid.studies.state.patching import patching_table
+
+        p = self.cell.patching
+        assert p is not None
+        tables = [
+            patching_table(
+                self.model(context),
+                self.task,
+                length=length,
+                kinds=p.kinds,
+                n_pairs=p.n_pairs,
+                grid=p.grid,
+                seed=self.cell.seed,
+                progress=context.progress,
+            )
+            for length in self.lengths(context)
+        ]
+        context.save_table("patching", pd.concat(tables, ignore_index=True))
