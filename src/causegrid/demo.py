@@ -89,7 +89,7 @@ def _erased(run: Any) -> list[str]:
         table = cell.table("erasure")
         if cell.facts["learned"] != "learned" or table is None:
             continue
-        for reading in table.loc[table["rank"] == 1, "reading"]:
+        for reading in table.loc[(table["basis"] == "probe") & (table["rank"] == 1), "reading"]:
             counts[reading] = counts.get(reading, 0) + 1
     total = sum(counts.values()) - counts.get("not readable", 0)
     if not total:
@@ -126,6 +126,7 @@ def _claimed(*runs: Any) -> list[str]:
     by_result: dict[str, list[str]] = {"supported": [], "contradicted": [], "not enough evidence": []}
     for run in runs:
         for claim in run.claims():
-            by_result[claim["result"]].append(str(claim["id"]))
+            if claim.get("kind") != "anchor":
+                by_result[claim["result"]].append(str(claim["id"]))
     said = "; ".join(f"{result}: {', '.join(ids) or 'none'}" for result, ids in by_result.items())
     return [f"Published claims: {said}."]

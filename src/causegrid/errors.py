@@ -1,4 +1,4 @@
-"""The two ways causegrid says no.
+"""The ways causegrid says no.
 
 `InputError` is the user's to mend (bad name, bad file, bad head): the command line prints its one line
 and exits with 2.  `InterventionError` is an experiment that did not happen as asked (a hook that never
@@ -18,6 +18,10 @@ class InputError(ValueError):
 
 class InterventionError(RuntimeError):
     """An intervention did not fire, or fired on the wrong number of modules."""
+
+
+class RunFailed(RuntimeError):
+    """A computation ended badly; the message is one line that says where and what is left of it."""
 
 
 def nearest(value: str, allowed: Iterable[str]) -> str | None:

@@ -288,3 +288,16 @@ def test_verdict_table_for_people_has_reasons_below(call, small_lm, tmp_path):
     assert code == 0
     assert "a, logit_diff:" in out
     assert "BOS none" in err
+
+
+def test_a_training_that_diverges_is_one_line_and_exit_code_1(monkeypatch, capsys):
+    from causegrid import verbs
+    from causegrid.models.training import TrainingDiverged
+
+    def diverge(*args, **kwargs):
+        raise TrainingDiverged(7, float("nan"), 5, None)
+
+    monkeypatch.setattr(verbs, "fit", diverge)
+    assert main(["train", "parity", "gru", "--steps", "9"]) == 1
+    said = capsys.readouterr().err.strip().splitlines()
+    assert said[-1].startswith("causegrid: the loss became nan at step 7") and "Traceback" not in " ".join(said)

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from causegrid.errors import InputError, unknown
+from causegrid.errors import InputError, RunFailed, unknown
 from causegrid.models import checkpoint as kept
 from causegrid.models.behaviour import SHORTEST, SequenceTask, behaviour, hits, learned_length, require_fit
 from causegrid.models.forward import call, full_float32
@@ -42,7 +42,7 @@ WARMUP = 20
 Progress = Callable[[int, int, dict[str, float]], None]
 
 
-class TrainingDiverged(RuntimeError):
+class TrainingDiverged(RunFailed):
     """The loss stopped being a number at `.step`; the model holds the weights of `.good_step` again, the last
     known to give a finite loss.  `.folder`: the model saved with them (None without a checkpoint)."""
 

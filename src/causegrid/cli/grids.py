@@ -1,0 +1,178 @@
+"""Verbs that fill, watch and read grids of cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from causegrid import terminal
+from causegrid.cli.options import (
+    STUDIES,
+    Json,
+    Set,
+    StudyFile,
+    app,
+    leave,
+    show,
+)
+from causegrid.errors import InputError, unknown
+
+
+@app.command(rich_help_panel=STUDIES)
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the runs and the report go.")] = Path("runs/demo"),
+    workers: Annotated[int, typer.Option(min=1, help="Cells at a time, one thread each.")] = 2,
+    json: Json = False,
+) -> None:
+    """Both studies, small, on real input, offline, with one report (minutes on 2 cores)."""
+    from causegrid.demo import run_demo
+
+    found = run_demo(out, workers=workers, progress=terminal.Progress())
+    if json:
+        terminal.emit_json(found)
+    else:
+        print("\n".join(found["lines"]))
+    leave(1 if found["n_failed"] else 0)
+
+
+@app.command(rich_help_panel=STUDIES)
+def run(
+    study: StudyFile,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder (default: runs/<name of the study file>).")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Cells at a time.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of each worker.")] = 1,
+    engine: Annotated[str, typer.Option(help="Where cells run: `causegrid list engines`.")] = "local",
+    set_: Set = None,
+    limit: Annotated[
+        int | None, typer.Option(min=0, help="At most so many unfinished cells this time.")
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STAGE",
+            help="Run each cell up to this stage only (as `train`); a later run without it goes on from there.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Fill the study's grid of cells.  Resumes by itself: finished cells and stages are never run again."""
+    from causegrid.report import write_report
+    from causegrid.runs import run as run_study
+
+    outcome = run_study(
+        study,
+        out,
+        workers=workers,
+        threads=threads,
+        engine=engine,
+        overrides=set_ or (),
+        limit=limit,
+        until=until,
+        progress=terminal.Progress(),
+    )
+    for cell, why in outcome.failures:
+        terminal.say(f"failed: {cell}: {why}")
+    for problem in outcome.problems:
+        terminal.say(f"problem: {problem}")
+    page = write_report(outcome.folder)
+    summary = {
+        "folder": str(outcome.folder),
+        "done": outcome.n_done,
+        "cached": outcome.n_cached,
+        "failed": outcome.n_failed,
+        "report": str(page),
+    }
+    if json:
+        terminal.emit_json(summary)
+    else:
+        print("  ".join(f"{k}: {v}" for k, v in summary.items()))
+    leave(outcome.exit_code)
+
+
+@app.command(rich_help_panel=STUDIES)
+def plan(
+    study: StudyFile,
+    out: Annotated[Path | None, typer.Option(help="Run folder whose finished cells count as cached.")] = None,
+    set_: Set = None,
+    json: Json = False,
+) -> None:
+    """The cells of a study, cached or to run, and what each will cost.  Runs and writes nothing."""
+    from causegrid.runs import plan as plan_study
+
+    show(plan_study(study, out, overrides=set_ or ()), json)
+
+
+@app.command(rich_help_panel=STUDIES)
+def status(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.")], json: Json = False
+) -> None:
+    """How far a run is, cell by cell, and why a cell failed."""
+    from causegrid.runs import status as run_status
+
+    show(run_status(folder), json)
+
+
+@app.command(rich_help_panel=STUDIES)
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder, or a folder of run folders.")],
+    json: Json = False,
+) -> None:
+    """Render a finished or half-finished run as one self-contained HTML page with its tables beside it."""
+    from causegrid.report import write_report
+
+    page = write_report(folder)
+    if json:
+        terminal.emit_json({"report": str(page)})
+    else:
+        print(page)
+
+
+@app.command(rich_help_panel=STUDIES)
+def claims(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.")], json: Json = False
+) -> None:
+    """What the finished cells say about the published claims."""
+    from causegrid.runs import claims as run_claims
+
+    show(run_claims(folder), json)
+
+
+@app.command(rich_help_panel=STUDIES)
+def init(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new study file, without .yaml.")],
+    study: Annotated[str, typer.Option(help="Which protocol: `causegrid list studies`.")] = "state-encoding",
+    json: Json = False,
+) -> None:
+    """Write an example study (three cells or more) into the current folder."""
+    from causegrid.studies.base import studies
+
+    chosen = studies.get(study)()
+    path = Path(f"{name.removesuffix('.yaml')}.yaml")
+    if not name.removesuffix(".yaml").strip(". ") or "/" in name:
+        raise InputError(f"cannot name a study file {name!r}: give a plain name, as in `causegrid init mine`")
+    if path.exists():
+        raise InputError(f"{path} exists already: choose another name, or remove it first")
+    path.write_text(chosen.example(), encoding="utf-8")
+    if json:
+        terminal.emit_json({"file": str(path), "study": study})
+    else:
+        print(f"{path}\nnext: causegrid plan {path}; causegrid run {path}")
+
+
+@app.command("list", rich_help_panel=STUDIES)
+def list_(
+    kind: Annotated[
+        str, typer.Argument(metavar="[KIND]", help="tasks, models, screens, studies or engines.")
+    ] = "",
+    json: Json = False,
+) -> None:
+    """What is registered: tasks, models, screens, studies, engines."""
+    from causegrid.catalogue import KINDS, catalogue
+
+    if kind and kind not in KINDS:
+        raise unknown("kind", kind, KINDS)
+    show(catalogue([kind] if kind else list(KINDS)), json)
