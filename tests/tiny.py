@@ -41,6 +41,14 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo": ("olmo", _DECODER),
     "olmo2": ("olmo2", _DECODER),
     "olmoe": ("olmoe", {**_DECODER, "num_experts": 4, "num_experts_per_tok": 2}),
+    "mixtral": (
+        "mixtral", {**_DECODER, "num_key_value_heads": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
+    ),
+    "qwen2_moe": (
+        "qwen2_moe",
+        {**_DECODER, "num_key_value_heads": 4, "num_experts": 4, "num_experts_per_tok": 2,
+         "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48, "mlp_only_layers": [0]},
+    ),
     "mamba": (
         "mamba",
         dict(vocab_size=VOCAB, hidden_size=HIDDEN, num_hidden_layers=LAYERS, state_size=8, pad_token_id=0,
