@@ -1,0 +1,149 @@
+"""What a finished calibration says, as small tables: error rates, power, confusion, marks, stopping, coverage.
+
+Input are the cells' tables put together, with the family's settings as columns (`causegrid.calibrate.trials`).
+A group's verdict is its combined one: of the margin under the strict rules, of top-1 under the published ones.
+Rates are over models, never over groups of one model, where one model can count once only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from causegrid.evidence.calibration import confusion, covered, rates
+
+PRIMARY = ("primary", "co-primary")
+FOUND = (*PRIMARY, "secondary", "interferer", "interferer (joint)")
+PUBLISHED = ("primary", "secondary", "interferer", "correlate", "null")
+LEVEL = 0.05
+SHOWN = {"strict": "strict", "paper": "published"}
+
+
+def summaries(verdicts: pd.DataFrame, intervals: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """All tables; a question that nothing was run for has an empty one."""
+    found: dict[str, pd.DataFrame] = {}
+    if len(verdicts):
+        one = verdicts[verdicts["metric"] == "logit_diff"]
+        planted = one.groupby("family")["role"].transform(lambda r: (r != "null").any())
+        found["false positives"] = false_positives(one[~planted])
+        found["stopping"] = stopping(one[~planted])
+        found["power"] = power(one[one["asks"] == "power"])
+        circuits = one[one["asks"] == "circuit"]
+        for rules in ("strict", "paper"):
+            found[f"confusion {rules}"] = roles(circuits[circuits["rules"] == rules])
+        found["marks"] = marks(circuits)
+    if len(intervals):
+        found["coverage"] = coverage(intervals)
+    return found
+
+
+def false_positives(table: pd.DataFrame) -> pd.DataFrame:
+    """Models in which nothing is planted: how often any group is called primary, or anything that was found, and
+    how often any corrected p is at or below .05."""
+    table = table[table["rules"].isin(list(SHOWN))]
+    by = ["family", "prompts", "rules"]
+    models = (
+        table.assign(
+            primary=table["combined"].isin(PRIMARY),
+            found=table["combined"].isin(FOUND),
+            small_p=table["p_holm"] <= LEVEL,
+        )
+        .groupby([*by, "replicate"], sort=False)[["primary", "found", "small_p"]]
+        .any()
+        .reset_index()
+    )
+    names = {
+        "primary": "`primary`",
+        "found": "primary, secondary or interferer",
+        "small_p": "corrected p <= .05",
+    }
+    parts = []
+    for hit, what in names.items():
+        part = rates(models, by, hit).assign(event=what)
+        parts.append(part[(part["rules"] == "strict") | (hit != "small_p")])
+    return _shown(pd.concat(parts, ignore_index=True))
+
+
+def stopping(table: pd.DataFrame) -> pd.DataFrame:
+    """The same nulls in full and stopped early: errors, draws used, and groups judged alike."""
+    full = table[table["family"].isin(table.loc[table["rules"] == "strict, stopped early", "family"])]
+    rows = []
+    key = ["family", "prompts", "replicate", "group"]
+    for (family, prompts), part in full.groupby(["family", "prompts"], sort=False):
+        both = {r: part[part["rules"] == r].set_index(key) for r in ("strict", "strict, stopped early")}
+        same = both["strict"]["combined"].astype(str) == both["strict, stopped early"]["combined"].astype(str)
+        for rules, own in both.items():
+            models = (
+                own.assign(small=own["p_holm"] <= LEVEL).groupby("replicate")["small"].any().reset_index()
+            )
+            row = rates(models.assign(rules=rules), ["rules"], "small").iloc[0].to_dict()
+            rows.append(
+                {"family": family, "prompts": prompts, "null": "stopped early" if "," in rules else "in full"}
+                | {"mean draws": float(own["n_null"].mean())}
+                | {"models": row["n"], "any corrected p <= .05": _percent(row)}
+                | {"same verdict": f"{100 * same.mean():.1f} %"}
+            )
+    return pd.DataFrame(rows)
+
+
+def power(table: pd.DataFrame) -> pd.DataFrame:
+    """How often the group planted as primary is called so, and how often it is found at all."""
+    own = table[(table["role"] == "primary") & table["rules"].isin(list(SHOWN))]
+    own = own.assign(primary=own["combined"] == "primary", found=own["combined"].isin(FOUND))
+    by = ["share", "prompts", "rules"]
+    first, other = rates(own, by, "primary"), rates(own, by, "found")
+    table = first[by].assign(models=first["n"])
+    table["share"] = [f"{100 * s:.0f} %" for s in table["share"]]
+    table["called `primary`"] = [_percent(r) for r in first.to_dict("records")]
+    table["found at all"] = [_percent(r) for r in other.to_dict("records")]
+    return table.replace({"rules": SHOWN})
+
+
+def roles(table: pd.DataFrame) -> pd.DataFrame:
+    """Planted role x verdict, in per cent of the role's groups; the five verdicts first."""
+    counts = confusion(list(table["role"].astype(str)), list(table["combined"].astype(str)))
+    order = [v for v in PUBLISHED if v in counts.columns] + sorted(set(counts.columns) - set(PUBLISHED))
+    counts = counts[order]
+    total = counts.sum(axis=1)
+    share = counts.div(total, axis=0).mul(100).map(lambda x: f"{x:.0f}" if x else "")
+    return share.rename_axis("planted").reset_index().assign(groups=list(total))
+
+
+def marks(table: pd.DataFrame) -> pd.DataFrame:
+    """How often each role carries the mark `constant writer`, under the strict rules."""
+    own = table[table["rules"] == "strict"]
+    own = own.assign(mark=["constant writer" in m for m in own["marks"].astype(str)])
+    found = rates(own, ["role", "prompts"], "mark")
+    kept = found[["role", "prompts"]].assign(groups=found["n"])
+    return kept.assign(**{"`constant writer`": [_percent(r) for r in found.to_dict("records")]})
+
+
+def coverage(table: pd.DataFrame) -> pd.DataFrame:
+    """How often an interval at 95 % holds the effect it is about, by kind of interval and of truth."""
+    by = ["metric", "mode", "prompts"]
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    for kind, low, high in (("percentile", "low", "high"), ("expanded", "low_t", "high_t")):
+        for truth, said in (("given", "its own reference"), ("truth", "a large reference")):
+            # one correlate writes nothing, exactly: its interval is a point and says nothing of coverage
+            own = table[table["role"] != "correlate"]
+            own = own.assign(hit=covered(own[low], own[high], own[truth]))
+            for r in rates(own, by, "hit").to_dict("records"):
+                key = tuple(str(r[b]) for b in by)
+                rows.setdefault(key, {"intervals": str(r["n"])})[f"{kind}, {said}"] = (
+                    f"{100 * r['rate']:.1f} %"
+                )
+    made = pd.DataFrame([dict(zip(by, key, strict=True)) | row for key, row in rows.items()])
+    made["prompts"] = made["prompts"].astype(int)
+    return made.sort_values(by, kind="stable").reset_index(drop=True)
+
+
+def _shown(table: pd.DataFrame) -> pd.DataFrame:
+    kept = table[["event", "family", "prompts", "rules"]].assign(models=table["n"])
+    kept["rate"] = [_percent(r) for r in table.to_dict("records")]
+    return kept.replace({"rules": SHOWN})
+
+
+def _percent(row: Mapping[Any, Any]) -> str:
+    return f"{100 * row['rate']:.1f} % [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"

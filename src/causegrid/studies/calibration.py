@@ -1,0 +1,135 @@
+"""The calibration: does the verdict procedure find what was planted, and only that? (MEASURES 4.4)
+
+A cell is a family of planted models and a run of seeds: each seed is one model with one set of prompts, put
+through groups, effects, matched null and both rule sets as study P does.  A second kind of cell asks the
+intervals alone whether they hold the effect they are about.  Cells are small, so a run stops and goes on
+anywhere.  `causegrid.studies.calibrating.summary` reads a finished run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from causegrid.errors import InputError
+from causegrid.studies.base import CellConfig, Stage, Study, StudyConfig, studies
+from causegrid.studies.examples import example
+
+Frozen = ConfigDict(extra="forbid", frozen=True)
+Positive = Annotated[int, Field(ge=1)]
+Counts = Annotated[tuple[Annotated[int, Field(ge=8)], ...], Field(min_length=1)]
+
+
+class PlantedGroup(BaseModel):
+    """One group: its role, its share of the margin, how many heads, in which layers."""
+
+    model_config = Frozen
+
+    role: Literal["primary", "secondary", "correlate", "interferer", "bos-interferer", "null"]
+    share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    size: Positive = 3
+    placement: Literal["early", "late", "spread", "one"] = "spread"
+
+
+class PlantedFamily(BaseModel):
+    """Models alike but for the seed.  `noise`: what a head without a role adds to a prompt's margin (standard
+    deviation, a share of the margin); `stop`: whether nulls stop early."""
+
+    model_config = Frozen
+
+    name: Annotated[str, Field(min_length=1)]
+    question: Literal["verdicts", "intervals"] = "verdicts"
+    groups: Annotated[tuple[PlantedGroup, ...], Field(min_length=1)]
+    layers: Positive = 4
+    heads: Positive = 12
+    kv_heads: Positive | None = None
+    noise: Annotated[float, Field(ge=0)] = 0.05
+    tail: Literal["normal", "heavy"] = "normal"
+    stop: bool = True
+    prompts: Counts = (32,)
+    replicates: Positive = 100
+
+
+class CalibrationConfig(StudyConfig):
+    """The study file of `study: calibration`; a cell holds at most `per_cell` replicates."""
+
+    study: Literal["calibration"]
+    families: Annotated[tuple[PlantedFamily, ...], Field(min_length=1)]
+    per_cell: Positive = 50
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class CalibrationCell(CellConfig):
+    """Replicates `seed * per_cell` and on of one family on one number of prompts.  `task` and `model` are labels."""
+
+    study: Literal["calibration"]
+    family: PlantedFamily
+    n_prompts: int
+    first: int
+    replicates: int
+    base: int
+
+
+@studies.register("calibration")
+class Calibration(Study):
+    """The protocol of the calibration."""
+
+    name = "calibration"
+    version = 1
+    note = "the verdict procedure on planted models: error rates, power, confusion, coverage"
+    config_type = CalibrationConfig
+    cell_type = CalibrationCell
+
+    def cells(self, config: CalibrationConfig) -> Sequence[CalibrationCell]:
+        names = [f.name for f in config.families]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise InputError(f"two families are named {twice[0]!r}: give each its own name")
+        cells = []
+        for family in config.families:
+            _check(family)
+            for n_prompts in family.prompts:
+                for first in range(0, family.replicates, config.per_cell):
+                    cells.append(
+                        CalibrationCell(
+                            study="calibration",
+                            task=f"planted, {n_prompts} prompts",
+                            model=family.name,
+                            seed=first // config.per_cell,
+                            family=family.model_copy(update={"prompts": (n_prompts,), "replicates": 1}),
+                            n_prompts=n_prompts,
+                            first=first,
+                            replicates=min(config.per_cell, family.replicates - first),
+                            base=config.seed,
+                        )
+                    )
+        return sorted(cells, key=lambda c: c.first)  # a run stopped anywhere has something of everything
+
+    def stages(self, cell: CalibrationCell) -> Sequence[Stage]:
+        from causegrid.studies.calibrating.stages import CalibrationStages
+
+        work = CalibrationStages(cell)
+        return [Stage(name="replicates", run=getattr(work, cell.family.question))]
+
+    def cost(self, cell: CalibrationCell) -> str:
+        f = cell.family
+        of = "intervals" if f.question == "intervals" else f"{len(f.groups)} groups and their nulls"
+        return f"{cell.replicates} models of {f.layers} x {f.heads} heads, {of} on {cell.n_prompts} prompts"
+
+    def example(self) -> str:
+        return example("calibration.yaml")
+
+
+def _check(family: PlantedFamily) -> None:
+    """Raises InputError for a family no model can be made of."""
+    taken = sum(g.size for g in family.groups)
+    if taken > family.layers * family.heads:
+        raise InputError(
+            f"family {family.name!r} plants {taken} heads in {family.layers} layers of {family.heads}: too many"
+        )
+    if family.kv_heads is not None and family.heads % family.kv_heads:
+        raise InputError(
+            f"family {family.name!r}: {family.heads} heads cannot share {family.kv_heads} key-value heads"
+        )
