@@ -79,7 +79,7 @@ def bos_table(
     """
     names = [head_name(int(x), int(h)) for x, h in zip(classes["layer"], classes["head"], strict=True)]
     by_head = zip(names, classes.to_dict("records"), strict=True)
-    first = {name: r for name, r in by_head if r["class"] == BOS_CLASS}  # type: ignore[call-overload]
+    first = {name: r for name, r in by_head if r["class"] == BOS_CLASS}
     alone = _by_key(singles)
     rows: list[dict[str, Any]] = []
     for group, heads in groups.items():
