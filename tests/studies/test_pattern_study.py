@@ -91,17 +91,22 @@ def test_every_table_is_there(finished):
     for cell in finished.cells():
         assert cell.status == "done"
         assert set(cell.tables()) == {
-            "prompts", "dropped", "noise_floor", "spectrum", "classes", "screens", "groups", "effects", "singles",
-            "text", "nulls", "null_notes", "verdicts",
+            "prompts", "dropped", "noise_floor", "spectrum", "classes", "screens", "groups", "picked_again", "effects",
+            "singles", "by_variant", "text", "nulls", "null_notes", "bos", "bos_groups", "verdicts",
         }  # fmt: skip
 
 
-def test_heads_are_measured_on_prompts_the_screens_did_not_see(finished):
+def test_published_rules_choose_and_measure_on_the_same_prompts(finished):
     for cell in finished.cells():
         prompts = cell.table("prompts")
         halves = {half: set(rows["text"]) for half, rows in prompts.groupby("half")}
-        assert set(halves) == {"chosen on", "measured on"}
-        assert not halves["chosen on"] & halves["measured on"]
+        assert set(halves) == {"measured on", "reference"}
+        assert not halves["reference"] & halves["measured on"]
+        n = len(halves["measured on"])
+        assert n == 32 and cell.facts["n_chosen_on"] == cell.facts["n_measured_on"] == n
+        assert set(cell.table("screens").loc[lambda t: t["screen"] != "induction", "n"]) >= {n}
+        assert set(cell.table("effects")["n"]) == {n}
+        assert prompts["corrupted"].notna().all()
 
 
 def test_effects_are_recomputed_from_raw_hooks(finished, small_lm):
@@ -166,8 +171,9 @@ def test_null_draws_match_the_groups_and_leave_competitors_out(finished):
 
 
 def test_claims_never_claim_from_nothing(finished):
-    results = {c["id"]: c["result"] for c in finished.claims()}
-    assert results == dict.fromkeys(("P1", "P2", "P3", "P4", "P5"), "not enough evidence")
+    results = {c["id"]: c["result"] for c in finished.claims() if c["kind"] == "claim"}
+    names = ("P1", "P2", "P2-top1", "P2-dense", "P3", "P4", "P5")
+    assert results == dict.fromkeys(names, "not enough evidence")
 
 
 def test_a_cell_without_groups_says_what_to_do(small_lm, tmp_path):

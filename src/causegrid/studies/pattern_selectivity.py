@@ -1,8 +1,9 @@
 """Study P, pattern selectivity: do the heads a screen picks cause the task?
 
 After "Pattern Selectivity is Not Task-Causal Structure" (arXiv 2606.05378) and its method paper
-(arXiv 2605.24059).  Heads are chosen on one half of the prompts and measured on the other; every group is
-ablated beside a matched-random null; the verdict says what the group is.
+(arXiv 2605.24059).  Heads are chosen on one half of the prompts and measured on the other (`rules: paper`: on
+the same prompts, as published); every group is ablated beside a matched-random null; the verdict says what the
+group is, under both rule sets, of which `rules` leads.
 
 A cell is one task on one model from one seed (the seed draws prompts, the null and the intervals).
 """
@@ -45,9 +46,11 @@ class Generic(BaseModel):
 
 
 class PatternBlock(Block):
-    """A block of the grid; `groups` names the screens whose heads compete (default: all that fit)."""
+    """A block of the grid; `groups` names the screens whose heads compete (default: all that fit), `unions` those
+    that are also ablated together (default: the published pairs; all groups together always are)."""
 
     groups: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    unions: tuple[tuple[str, ...], ...] | None = None
 
 
 class PatternSelectivityConfig(StudyConfig):
@@ -71,6 +74,7 @@ class PatternCell(CellConfig):
 
     study: Literal["pattern-selectivity"]
     groups: tuple[str, ...] | None
+    unions: tuple[tuple[str, ...], ...]
     n_prompts: int
     bos: str
     rules: Literal["strict", "paper"]
@@ -86,13 +90,15 @@ class PatternSelectivity(Study):
     """The protocol of study P."""
 
     name = "pattern-selectivity"
-    version = 1
+    version = 2
     note = "screens, head-group ablation, matched-random null, verdicts (arXiv 2606.05378)"
     config_type = PatternSelectivityConfig
     cell_type = PatternCell
 
     def cells(self, config: PatternSelectivityConfig) -> Sequence[PatternCell]:
         from causegrid.studies.names import digests, require_language_model, require_screens, require_task
+        from causegrid.studies.pattern.conditions import PUBLISHED_UNIONS, check_unions
+        from causegrid.studies.pattern.head_groups import default_names
 
         modes = tuple(dict.fromkeys(config.modes or MODES[config.rules]))
         if config.rules == "strict" and "zero" not in modes:
@@ -102,6 +108,9 @@ class PatternSelectivity(Study):
             made = require_task(task, kind="prompt")
             require_language_model(model)
             require_screens(block.groups or (), made)
+            unions = PUBLISHED_UNIONS if block.unions is None else block.unions
+            if block.unions is not None:
+                check_unions(unions, block.groups or default_names(list(getattr(made, "targets", ()))))
             shared = config.model_dump(exclude={"study", "grid", "seeds", "modes"})
             cells += [
                 PatternCell(
@@ -110,6 +119,7 @@ class PatternSelectivity(Study):
                     model=model,
                     seed=seed,
                     groups=block.groups,
+                    unions=unions,
                     modes=modes,
                     digests=digests(task, model),
                     **shared,

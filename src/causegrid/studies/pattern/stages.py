@@ -1,8 +1,9 @@
 """The stages of one pattern-selectivity cell: prompts, signatures, effects, null, verdicts.
 
-Heads are chosen on the first half of the prompts; effects are measured on the second, and the first half is
-the reference of mean ablation.  What the stages share in memory can always be rebuilt from the cell's config
-and its tables, so a cell goes on at its first unfinished stage in a new process.
+Which prompts choose and which measure is in `prompt_sets`; the measured ones pass through the untouched model
+once, and every ablation, of the null too, starts from what that pass left.  What the stages share in memory can
+always be rebuilt from the cell's config and its tables, so a cell goes on at its first unfinished stage in a
+new process.
 """
 
 from __future__ import annotations
@@ -10,29 +11,34 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
-from causegrid.errors import InputError
-from causegrid.evidence import task_floor, verdict
+from causegrid.evidence import task_floor
 from causegrid.interventions.heads import Ablator
 from causegrid.interventions.metrics import METRICS
+from causegrid.interventions.narrowed import narrowed
 from causegrid.models import fingerprint, model
 from causegrid.models.record import Model
 from causegrid.signatures.attention import attention
 from causegrid.signatures.generic import generic_classes
-from causegrid.signatures.patterns import fitting, generic_table, prompts_of, score_screen
+from causegrid.signatures.patterns import fitting, generic_table, score_screen
 from causegrid.signatures.screens.base import GenericScreen, screens
 from causegrid.signatures.spectrum import spectrum
 from causegrid.studies.base import CellContext
+from causegrid.studies.pattern import bos
+from causegrid.studies.pattern.conditions import GROUP, KEEP, conditions, kinds_of, with_roles
 from causegrid.studies.pattern.head_groups import default_names, disjoint, pattern_scores
 from causegrid.studies.pattern.matched_null import matched_null, no_draws
-from causegrid.tasks import PromptSet, task
+from causegrid.studies.pattern.prompt_sets import MEASURED, PromptParts, prompt_parts, prompt_rows, subset
+from causegrid.studies.pattern.refusals import require_attention, require_groups
+from causegrid.studies.pattern.ruled import verdicts
+from causegrid.studies.pattern.variants import JUDGED, by_variant
+from causegrid.tasks import task
 
 if TYPE_CHECKING:
     from causegrid.studies.pattern_selectivity import PatternCell
 
-UNION = "all groups"
+__all__ = ["PatternStages", "competing", "subset"]
 
 
 class PatternStages:
@@ -44,53 +50,41 @@ class PatternStages:
     @cached_property
     def model(self) -> Model:
         """The cell's model, loaded once a process."""
-        return model(self.cell.model)
+        loaded = model(self.cell.model)
+        require_attention(loaded)
+        return loaded
 
     @cached_property
-    def halves(self) -> tuple[PromptSet, PromptSet]:
-        """(prompts on which heads are chosen, prompts on which effects are measured)."""
+    def parts(self) -> PromptParts:
+        """The prompts heads are chosen on, those they are measured on, and the reference."""
         c = self.cell
-        return prompts_of(self.model, task(c.task), n=c.n_prompts, seed=c.seed, bos=c.bos).halves()
+        return prompt_parts(
+            self.model, task(c.task), n=c.n_prompts, seed=c.seed, bos=c.bos, rules=c.rules, modes=c.modes
+        )
 
     @cached_property
     def ablator(self) -> Ablator:
-        """Ablations on the evaluated half; the other half is the reference."""
-        chosen, evaluated = self.halves
-        return Ablator(self.model, evaluated, reference=chosen, seed=self.cell.seed)
+        """Ablations on the measured prompts."""
+        return Ablator(self.model, self.parts.measured, reference=self.parts.reference, seed=self.cell.seed)
 
     def prompts(self, context: CellContext) -> None:
-        """Draw the prompts, run the untouched model on the evaluated half, and say what was dropped."""
-        chosen, evaluated = self.halves
-        clean = self.ablator.planner.clean  # (n, 5)
-        words = self.model.tokenizer
-        tables = []
-        for half, part in (("chosen on", chosen), ("measured on", evaluated)):
-            values = clean if half == "measured on" else np.full((len(part), len(METRICS)), np.nan)
-            tables.append(
-                pd.DataFrame(
-                    {
-                        "half": half,
-                        "text": list(part.texts),
-                        "variant": list(part.variant),
-                        "n_tokens": part.lengths,
-                        "answer": [_words(words, ids) for ids in part.answers],
-                        "foil": [_words(words, ids) for ids in part.foils],
-                        **{name: values[:, i] for i, name in enumerate(METRICS)},
-                    }
-                )
-            )
-        noise = dict(zip(METRICS, self.ablator.planner.noise_floor, strict=True))
-        context.save_table("prompts", pd.concat(tables, ignore_index=True))
-        context.save_table("dropped", pd.DataFrame({"dropped": list(evaluated.dropped)}, dtype=object))
+        """Draw the prompts, run the untouched model on the measured ones, and say what was dropped."""
+        parts, planner = self.parts, self.ablator.planner
+        measured = parts.measured
+        noise = dict(zip(METRICS, planner.noise_floor, strict=True))
+        context.save_table("prompts", prompt_rows(parts, planner.clean, self.model.tokenizer))
+        context.save_table("dropped", pd.DataFrame({"dropped": list(measured.dropped)}, dtype=object))
         context.save_table(
             "noise_floor", pd.DataFrame({"metric": list(noise), "noise": [float(v) for v in noise.values()]})
         )
         context.note(
-            n_chosen_on=len(chosen),
-            n_measured_on=len(evaluated),
-            bos=evaluated.bos,
-            n_bos=evaluated.n_bos,
-            n_dropped=len(evaluated.dropped),
+            n_chosen_on=len(parts.chosen),
+            n_measured_on=len(measured),
+            n_reference=0 if parts.reference is None else len(parts.reference),
+            chosen_on_measured=parts.same,
+            bos=measured.bos,
+            n_bos=measured.n_bos,
+            n_dropped=len(measured.dropped),
             n_layers=self.model.n_layers,
             n_heads=self.model.n_heads,
             family=self.model.family,
@@ -101,7 +95,7 @@ class PatternStages:
     def signatures(self, context: CellContext) -> None:
         """Participation ratio, generic classes and task screens; then the groups that compete."""
         c = self.cell
-        chosen, _ = self.halves
+        chosen = self.parts.chosen
         names = list(c.groups or default_names(list(chosen.positions)))
         context.progress(0, 4, "signatures")
         context.save_table("spectrum", spectrum(self.model, chosen, n_subsamples=c.n_subsamples, seed=c.seed))
@@ -123,55 +117,65 @@ class PatternStages:
             self.model, disjoint(table, names), rows, length=c.generic.length, seed=c.seed
         )
         context.save_table("groups", groups)
+        context.save_table("picked_again", bos.picked_again(rows, competing(groups), classes, rules=c.rules))
         context.progress(4, 4, "signatures")
 
     def effects(self, context: CellContext) -> None:
-        """Every group, their union and single heads, ablated on prompts the screens did not see."""
+        """Every group, what describes it, and single heads, ablated on the measured prompts."""
         c = self.cell
         groups = competing(context.table("groups"))
-        if not groups:
-            raise InputError(
-                f"no screen picked a head on task {c.task!r} with model {c.model!r}: there is nothing to ablate; "
-                "name other groups in the study, or use rules: paper"
-            )
-        together = [h for heads in groups.values() for h in heads]
-        listed = {**groups, UNION: together} if len(groups) > 1 else dict(groups)
-        members = together if c.singles == "groups" else self._all_heads()
-        jobs = [(mode, listed) for mode in c.modes]
+        require_groups(groups, c.task, c.model)
+        listed = conditions(
+            self.model, groups, unions=c.unions, picked_again=competing(context.table("picked_again"))
+        )
+        members = self._all_heads() if c.singles == "all" else [h for heads in groups.values() for h in heads]
         singles = {h: [h] for h in members}
-        total = sum(len(g) for _, g in jobs) + len(singles)
+        total = len(c.modes) * len(listed) + len(singles)
         done = 0
         tables = []
-        for mode, wanted in jobs:
-            tables.append(self.ablator.table(wanted, mode))
-            done += len(wanted)
+        for mode in c.modes:
+            tables.append(self.ablator.table({a.name: a.heads for a in listed}, mode))
+            done += len(listed)
             context.progress(done, total, "ablating groups")
+        kinds = kinds_of(groups, self.model.n_heads)
+        effects = with_roles(pd.concat(tables, ignore_index=True), listed, kinds)
         alone = self.ablator.table(
             singles, c.modes[0], progress=lambda n, _: context.progress(done + n, total, "ablating heads")
         )
-        context.save_table("effects", pd.concat(tables, ignore_index=True))
+        context.save_table("effects", effects)
         context.save_table("singles", alone)
-        texts = [self.ablator.text_loss(listed, mode) for mode in c.modes if mode != "resample"]
+        prompts = context.table("prompts")
+        variants = list(prompts.loc[prompts["half"] == MEASURED, "variant"])
+        context.save_table("by_variant", by_variant(effects, variants))
+        kept = {
+            a.name: a.heads for a in listed if a.role != KEEP
+        }  # without most heads no text is left to break
+        texts = [self.ablator.text_loss(kept, mode) for mode in c.modes if mode != "resample"]
         context.save_table("text", pd.concat(texts, ignore_index=True) if texts else pd.DataFrame())
+        context.note(floor=task_floor(_groups_alone(effects), mode=c.modes[0]))
 
     def null(self, context: CellContext) -> None:
-        """Matched-random draws of every competing group, on a seeded subset of the evaluated prompts."""
+        """Matched-random draws of every competing group, on a seeded subset of the measured prompts."""
         c = self.cell
         groups = competing(context.table("groups"))
-        effects = context.table("effects")
-        failed = task_floor(effects, mode=c.modes[0]) if c.rules == "strict" else ""
-        if failed:  # no group can be judged, so no draw is worth its forward passes
-            empty, notes = no_draws(groups, failed)
+        effects = _groups_alone(context.table("effects"))
+        floor = self._floor(effects)
+        if floor:  # no group can be judged, so no draw is worth its forward passes
+            empty, notes = no_draws(groups, floor)
             context.save_table("nulls", empty)
             context.save_table("null_notes", notes)
             return
-        chosen, evaluated = self.halves
-        pick = subset(len(evaluated), c.matched_null.n_prompts, c.seed)
-        ablator = Ablator(self.model, evaluated.subset(pick), reference=chosen, seed=c.seed)
+        pick = subset(len(self.parts.measured), c.matched_null.n_prompts, c.seed)
+        planner = narrowed(self.ablator.planner, pick)
+        ablator = Ablator(
+            self.model, planner.prompts, reference=self.parts.reference, planner=planner, seed=c.seed
+        )
+        kinds = kinds_of(groups, self.model.n_heads)
         table, notes = matched_null(
             ablator,
             groups,
             effects[effects["mode"] == c.modes[0]],
+            competing=[g for g in groups if kinds[g] == "competing"],
             prompts=pick,
             mode=c.modes[0],
             n=c.matched_null.n,
@@ -184,26 +188,37 @@ class PatternStages:
         context.save_table("null_notes", notes)
 
     def verdicts(self, context: CellContext) -> None:
-        """What each group is, with the reasons."""
+        """What each group is under both rule sets, with the reasons, and the BOS diagnostic."""
         c = self.cell
-        effects = context.table("effects")
-        text = context.table("text")
-        patterns = context.table("groups")
-        patterns = patterns[patterns["pattern"].notna() & patterns["group"].isin(effects["group"])]
-        table = verdict(
+        effects, singles, text = (context.table(n) for n in ("effects", "singles", "text"))
+        groups = context.table("groups")
+        heads = bos.bos_table(competing(groups), context.table("classes"), singles, JUDGED)
+        context.save_table("bos", heads)
+        context.save_table(
+            "bos_groups", bos.bos_groups(heads, effects, context.table("picked_again"), mode=c.modes[0])
+        )
+        found = verdicts(
             effects,
             context.table("nulls"),
+            context.table("null_notes"),
             rules=c.rules,
             mode=c.modes[0],
-            singles=context.table("singles"),
-            patterns={
-                str(r["group"]): {"score": r["pattern_score"], "p99": r["pattern_p99"]}
-                for r in patterns.to_dict("records")
-            },
+            floor=self._floor(_groups_alone(effects)),
+            singles=singles,
+            groups=groups,
             text=text if len(text) else None,
             heads_per_layer=self.model.n_heads,
         )
-        context.save_table("verdicts", table)
+        context.save_table("verdicts", found)
+
+    def release(self) -> None:
+        """Let go of the model and what holds it; who asks again loads it again."""
+        for name in ("model", "ablator"):
+            vars(self).pop(name, None)
+
+    def _floor(self, effects: pd.DataFrame) -> str:
+        """Why no group of this cell can be judged under its rules (the published ones know no floor); else ""."""
+        return task_floor(effects, mode=self.cell.modes[0]) if self.cell.rules == "strict" else ""
 
     def _all_heads(self) -> list[str]:
         return [f"L{x}H{h}" for x in range(self.model.n_layers) for h in range(self.model.n_heads)]
@@ -218,14 +233,6 @@ def competing(groups: pd.DataFrame) -> dict[str, list[str]]:
     }
 
 
-def subset(n: int, most: int, seed: int) -> list[int]:
-    """A seeded subset of `n` prompts, at most `most`, ascending."""
-    if n <= most:
-        return list(range(n))
-    return sorted(int(i) for i in np.random.default_rng([seed, n, most]).permutation(n)[:most])
-
-
-def _words(tokenizer: Any, ids: Any) -> str:
-    """Token ids as text, at most a few of them."""
-    shown = [tokenizer.decode([int(i)]) for i in list(ids)[:4]]
-    return " | ".join(shown) + (f" | ... ({len(ids)})" if len(ids) > 4 else "")
+def _groups_alone(effects: pd.DataFrame) -> Any:
+    """The rows of the groups themselves, without what describes them."""
+    return effects[effects["role"] == GROUP]
