@@ -17,7 +17,14 @@ CONFIG = {
     "eval_lengths": [8, 12],
     "n_eval": 40,
     "probing": {"n_train": 40, "n_test": 30},
-    "erasing": {"ranks": [1, "full"], "n_random": 5, "n_random_refits": 1},
+    "erasing": {
+        "ranks": [1, "full"],
+        "n_random": 5,
+        "n_random_refits": 1,
+        "beyond": {"lengths": [12], "n_test": 30, "n_random": 5},
+    },
+    "components": {"n": 20},
+    "patching": {"n_pairs": 8},
 }
 
 
@@ -49,17 +56,24 @@ def finished(tmp_path_factory):
 
 def test_tables_and_facts(finished):
     cell = finished[0].cells()[0]
-    assert {"training", "behaviour", "training_summary", "probes", "profile_summary", "erasure"} == set(
-        cell.tables()
-    )
+    assert {
+        *("training", "behaviour", "training_summary", "probes", "profile_summary", "erasure"),
+        *("erasure_beyond", "components", "patching"),
+    } == set(cell.tables())
     assert cell.facts["n_params"] == sum(
         int(np.prod(shape)) for shape in _shapes(cell.path / "model.safetensors").values()
     )
     assert cell.table("training")["length"].max() <= 8
     assert sorted(cell.table("probes")["layer"].unique()) == [-1, 0, 1, 2, 3]
     erased = cell.table("erasure")
-    assert set(erased["rank"]) == {1}  # two classes: the row space is one direction
-    assert erased["n_control"].eq(5).all()
+    assert set(erased.loc[erased["basis"] == "probe", "rank"]) == {1}  # two classes: one direction
+    assert set(cell.table("erasure_beyond")["fitted_length"]) == {8}
+    assert {"state", "forget_gate"} & set(cell.table("components")["kind"])
+    assert (
+        cell.table("patching")["recovery"].notna().any()
+        or (cell.table("patching")["mark"] == "nothing to recover").any()
+    )
+    assert erased.loc[erased["rank"] > 0, "n_control"].eq(5).all()
 
 
 def _shapes(file):
@@ -105,7 +119,11 @@ def test_lengths_the_positions_cannot_take_are_refused_before_training(tmp_path)
 
 def test_ranks_that_do_not_exist_are_an_error_not_an_empty_table(tmp_path):
     study = tmp_path / "study.yaml"
-    study.write_text(yaml.safe_dump({**CONFIG, "erasing": {"ranks": [99], "n_random": 5}}))
+    study.write_text(
+        yaml.safe_dump(
+            {**CONFIG, "erasing": {"bases": ["probe"], "ranks": [99], "n_random": 5, "beyond": None}}
+        )
+    )
     outcome = run(study, tmp_path / "out", engine="inline")
     assert outcome.n_failed == 1
     assert "99" in outcome.failures[0][1]

@@ -20,6 +20,7 @@ from causegrid.studies.base import CellContext
 from causegrid.tasks import task
 
 if TYPE_CHECKING:
+    from causegrid.studies.state.fitted import Subspace
     from causegrid.studies.state_encoding import StateCell
 
 LEARNED_MINIMUM = 8  # below this learned length a cell is `not learned` (MEASURES 1.2)
@@ -39,6 +40,7 @@ class StateStages:
         self.cell = cell
         self._model: Model | None = None
         self._activations: dict[int, Activations] = {}
+        self._subspaces: dict[int, dict[int, list[Subspace]]] = {}
 
     @cached_property
     def task(self) -> Any:
@@ -70,6 +72,20 @@ class StateStages:
                 seed=self.cell.seed,
             )
         return self._activations[length]
+
+    def subspaces(self, context: CellContext, length: int) -> dict[int, list[Subspace]]:
+        """What is erased at each layer, fitted once for both erasing stages."""
+        from causegrid.studies.state.fitted import fit_subspaces
+
+        if length not in self._subspaces:
+            e = self.cell.erasing
+            self._subspaces[length] = fit_subspaces(
+                self.activations(context, length),
+                bases=e.bases,
+                ranks=tuple(dict.fromkeys((*e.ranks, *(e.beyond.ranks if e.beyond else ())))),
+                progress=context.progress,
+            )
+        return self._subspaces[length]
 
     def fine_tunable(self) -> Model:
         """The pretrained model, ready to learn the task."""
@@ -166,6 +182,7 @@ class StateStages:
                 self.model(context),
                 self.task,
                 activations=self.activations(context, length),
+                subspaces=self.subspaces(context, length),
                 bases=e.bases,
                 ranks=e.ranks,
                 n_random=e.n_random,
@@ -188,6 +205,7 @@ class StateStages:
                 self.model(context),
                 self.task,
                 activations=self.activations(context, length),
+                subspaces=self.subspaces(context, length),
                 bases=e.bases,
                 ranks=e.beyond.ranks,
                 lengths=e.beyond.lengths,
