@@ -106,8 +106,9 @@ class Study(ABC):
 
     def claims(self, cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Claims over finished cells.  Each cell: {"id", "config": dict, "facts": dict, "tables": callable
-        name -> DataFrame or None}.  Each claim: {"id", "statement", "published", "measured", "result"
-        ("supported" | "contradicted" | "not enough evidence"), "why", "cells": [ids]}."""
+        name -> DataFrame or None}.  Each claim: {"id", "kind" ("claim" | "anchor"), "statement", "published",
+        "measured", "result" ("supported" | "contradicted" | "not enough evidence"; "compared" of an anchor),
+        "why", "cells": [ids]}."""
         return []
 
 
