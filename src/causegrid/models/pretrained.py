@@ -30,6 +30,7 @@ from causegrid.errors import InputError, nearest, unknown
 from causegrid.models.forward import check_finite, logits, position_limit
 from causegrid.models.readout import head_names, put_head
 from causegrid.models.record import Model
+from causegrid.models.spread import BALANCED, device_map, require_room
 
 DTYPES = {
     "float32": torch.float32,
@@ -181,12 +182,15 @@ def load_pretrained(
 ) -> Model:
     """A causal language model from a local folder or a Hugging Face id, float32 on the CPU unless asked.
 
+    `device` is one device, or `"balanced"`: layers spread over all GPUs (needs the accelerate package).
+
     `head`: rows of the head of a local folder where they are not the vocabulary's (a state task's classes).
     Raises InputError, one line, for a folder that is no model, a config that makes none, weights that are
     missing, left over, corrupt or of other shapes, an architecture that is no causal language model, an id
     that cannot be found or reached, custom code that was not allowed, and weights that are not finite.
     """
-    wanted, target = as_dtype(dtype), as_device(device)
+    wanted, spread = as_dtype(dtype), device == BALANCED
+    target = None if spread else as_device(device)
     folder = Path(where)
     local = folder.is_dir()
     extra: dict[str, Any] = {"trust_remote_code": trust_remote_code}
@@ -196,10 +200,14 @@ def load_pretrained(
         config = _config(where, extra)
         if attn_implementation is not None:
             extra["attn_implementation"] = attn_implementation
-        module = _weights(where, config, {**extra, "dtype": wanted}, head)
+        placed = device_map(where) if spread else {}
+        module = _weights(where, config, {**extra, "dtype": wanted, **placed}, head)
         tokenizer = _tokenizer(where, local, trust_remote_code, revision)
     module.eval()
-    made = wrap(module.to(target), name=name or where, tokenizer=tokenizer, source=where)
+    require_room(where, module)
+    if target is not None:
+        module.to(target)
+    made = wrap(module, name=name or where, tokenizer=tokenizer, source=where)
     check_finite(made)
     check_causal(made)
     return made
@@ -216,7 +224,7 @@ def _config(where: str, extra: dict[str, Any]) -> Any:
     try:
         config = AutoConfig.from_pretrained(where, **extra)
     except OSError as error:
-        raise unreachable(where, error) from None
+        raise unreachable(where, error, extra.get("revision")) from None
     except (
         *(ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError),
         StrictDataclassError,
@@ -274,7 +282,7 @@ def _weights(where: str, config: Any, extra: dict[str, Any], head: int | None) -
             pickled = any(Path(where).glob("*.bin")) or any(Path(where).glob("*.pt"))
             why = "only pickled ones, which are never loaded" if pickled else "none"
             raise InputError(f"folder {where!r} needs weights in *.safetensors; it holds {why}") from None
-        raise unreachable(where, error) from None
+        raise unreachable(where, error, extra.get("revision")) from None
     except (
         *(RuntimeError, ValueError, ImportError, TypeError, LookupError, AttributeError),
         *(ArithmeticError, AssertionError),
@@ -332,7 +340,7 @@ def _tokenizer(where: str, local: bool, trust_remote_code: bool, revision: str |
     return None if empty else tokenizer
 
 
-def unreachable(where: str, error: BaseException) -> InputError:
+def unreachable(where: str, error: BaseException, revision: str | None = None) -> InputError:
     """Why a folder or an id could not be read, from the chain of errors underneath."""
     kinds: set[str] = set()
     at: BaseException | None = error
@@ -353,7 +361,8 @@ def unreachable(where: str, error: BaseException) -> InputError:
         why = one_line(error)
     if not kinds & {"GatedRepoError", "RevisionNotFoundError"}:
         why += _no_folder(where)
-    return InputError(f"cannot load model {where!r}: {why} (a local folder or an id org/name is allowed)")
+    which = repr(where) if revision is None else f"{where!r} at revision {revision!r}"
+    return InputError(f"cannot load model {which}: {why} (a local folder or an id org/name is allowed)")
 
 
 def _no_folder(where: str) -> str:

@@ -39,7 +39,8 @@ def model(
     folder (saved by us, a run's cell, or in Hugging Face's format), or a Hugging Face id.  A registered
     name may carry options (`mamba:conv=false`).
 
-    `dtype` is float32 and `device` the CPU unless given (`"auto"`: a GPU where there is one).  `options` are
+    `dtype` is float32 and `device` the CPU unless given (`"auto"`: a GPU where there is one; `"balanced"`: a
+    pretrained model over all of them).  `revision` is a branch, tag or commit of a Hugging Face id.  `options` are
     the family's own; pretrained models take `attn_implementation`.  Raises InputError, one line, naming what
     was given, what is allowed and the nearest match.
     """
@@ -49,6 +50,8 @@ def model(
         for option in set(named) & set(options):
             raise InputError(f"model {base!r}: the option {option!r} is given in the name and beside it")
         options = {**named, **options}
+        if revision is not None:
+            raise InputError(f"model {text!r} has no revisions: {revision!r} can be asked of an id org/name")
         made = _registered(base, task=task, seed=seed, dtype=dtype, device=device, options=options)
         made.name = joined(base, named)
         return made
@@ -56,6 +59,8 @@ def model(
     if folder.is_file():
         raise InputError(f"model {text!r} is a file: give the folder that holds it")
     if text and folder.is_dir():
+        if revision is not None:
+            raise InputError(f"folder {text!r} has no revisions: {revision!r} can be asked of an id org/name")
         if _is_cell(folder):
             return _of_cell(folder, dtype=dtype, device=device)
         if (folder / "model.json").is_file():

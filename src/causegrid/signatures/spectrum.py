@@ -4,11 +4,15 @@ Entropy effective rank of the *uncentred* matrix of outputs (MEASURES 2.2; arXiv
 p_i = s_i^2 / sum s^2 are the eigenvalues of the Gram matrix, taken in float64: exact to about 1e-12 for
 float32 data, where a float32 SVD is exact to about 1e-6, and several times cheaper on tall matrices.
 It ranks how specialised heads are in general; it is not task-specific and gates nothing.
+
+Over training checkpoints the same prompts and the same halves of them are used at each one, so that a half has an
+integral of its own and the integral's interval is the halves' spread, as the ratio's is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -95,6 +99,14 @@ def spectrum(
     97.5 percentiles of the halves' spread around their own mean, set about `pr`.
     Raises InputError for a model without heads, fewer than 4 prompts, or fewer than 2 sub-samples.
     """
+    table = _with_halves(model, prompts, n_subsamples=n_subsamples, seed=seed, batch_size=batch_size)
+    return table.drop(columns="halves")
+
+
+def _with_halves(
+    model: Model, prompts: Prompts, *, n_subsamples: int, seed: int, batch_size: int = 32
+) -> pd.DataFrame:
+    """`spectrum` with `halves`, the list of every sub-sample's ratio."""
     if n_subsamples < 2:
         raise InputError(f"n_subsamples is {n_subsamples}: at least 2 are needed for a spread")
     z = head_outputs(model, prompts, batch_size=batch_size)  # (n_layers, B, H, d_h)
@@ -109,20 +121,91 @@ def spectrum(
         shares = energy_shares(heads)
         pr = from_shares(shares, "entropy").numpy()
         spread = np.stack([from_shares(energy_shares(heads[:, h]), "entropy").numpy() for h in halves])
-        centred = spread - spread.mean(axis=0)  # (n_subsamples, H)
+        low, high = _about(pr, spread)
         ceiling = min(n, width)
         columns = {
             "layer": layer,
             "head": np.arange(n_heads),
             "pr": pr,
-            "low": np.clip(pr + np.quantile(centred, 0.025, axis=0), 1, ceiling),
-            "high": np.clip(pr + np.quantile(centred, 0.975, axis=0), 1, ceiling),
+            "low": np.clip(low, 1, ceiling),
+            "high": np.clip(high, 1, ceiling),
             "moment": from_shares(shares, "moment").numpy(),
             "mean": spread.mean(axis=0),
+            "halves": spread.T.tolist(),
             "n": n,
         }
         tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
+
+
+def _about(value: Any, spread: NDArray[np.float64]) -> tuple[Any, Any]:
+    """The 2.5 and 97.5 percentiles of sub-samples (S, ...) around their own mean, set about `value` (...)."""
+    centred = spread - spread.mean(axis=0)
+    return value + np.quantile(centred, 0.025, axis=0), value + np.quantile(centred, 0.975, axis=0)
+
+
+def pr_over_checkpoints(
+    checkpoints: Iterable[tuple[str, float, Model]],
+    prompts: Prompts,
+    *,
+    n_subsamples: int = 20,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Participation ratio of every head at every checkpoint: (its name, tokens seen, the model) each.
+
+    Columns `revision, tokens, layer, head, pr, low, high, moment, mean, halves, n`; `halves` are the sub-samples'
+    ratios, the same halves at each checkpoint.  The checkpoints are taken one by one: from a generator that loads
+    them, one is in memory at a time.
+    Raises InputError as `spectrum`, for no checkpoint, tokens out of order, and checkpoints of other sizes.
+    """
+    tables: list[pd.DataFrame] = []
+    for revision, tokens, model in checkpoints:
+        table = _with_halves(model, prompts, n_subsamples=n_subsamples, seed=seed)
+        table.insert(0, "revision", revision)
+        table.insert(1, "tokens", float(tokens))
+        tables.append(table)
+        del model  # before the generator loads the next one
+    return joined_checkpoints(tables)
+
+
+def joined_checkpoints(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """One table of checkpoints.  InputError for none, tokens not ascending, and other numbers of heads."""
+    if not tables:
+        raise InputError("no checkpoints given: at least one is needed")
+    for before, after in itertools.pairwise(tables):
+        names = (before["revision"].iloc[0], after["revision"].iloc[0])
+        if after["tokens"].iloc[0] <= before["tokens"].iloc[0]:
+            raise InputError(
+                f"checkpoints must be in ascending order of tokens seen: {names[1]!r} with "
+                f"{after['tokens'].iloc[0]:g} follows {names[0]!r} with {before['tokens'].iloc[0]:g}"
+            )
+        if not before[["layer", "head"]].equals(after[["layer", "head"]]):
+            raise InputError(f"checkpoints {names[0]!r} and {names[1]!r} have different numbers of heads")
+    return pd.concat(tables, ignore_index=True)
+
+
+def pr_integrals(table: pd.DataFrame) -> pd.DataFrame:
+    """What a table of checkpoints comes to, head by head: `layer, head, integral, low, high, mean, spread,
+    n_checkpoints`.
+
+    `integral`: the trapezoid of max(PR - 1, 0) over ln(tokens), step 0 left out, with the spread of the
+    sub-samples' own integrals about it; NaN where one checkpoint after step 0 is left.  `mean`, `spread`: mean
+    and standard deviation of the last checkpoint's ratio over its sub-samples, which is all that one
+    checkpoint can say.
+    """
+    rows = []
+    for (layer, head), part in table.groupby(["layer", "head"], sort=True):
+        seen = [float(t) for t in part["tokens"]]
+        halves = np.stack([np.asarray(h, dtype=np.float64) for h in part["halves"]])  # (T, S)
+        integral = low = high = np.nan
+        n = sum(t > 0 for t in seen)
+        if n > 1:
+            integral = pr_integral(seen, part["pr"].to_numpy())
+            low, high = _about(integral, np.asarray(pr_integral(seen, halves)))
+            low = max(low, 0.0)
+        rows.append((layer, head, integral, low, high, halves[-1].mean(), halves[-1].std(ddof=1), n))
+    names = ["layer", "head", "integral", "low", "high", "mean", "spread", "n_checkpoints"]
+    return pd.DataFrame(rows, columns=names)
 
 
 def pr_integral(tokens_seen: Sequence[float], pr: Any) -> Any:

@@ -18,9 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from causegrid.studies.base import CellConfig, Stage, Study, StudyConfig, studies
 from causegrid.studies.examples import example
 from causegrid.studies.grid import Block, Seeds, pairs
+from causegrid.studies.pattern.checkpoints import Checkpoint
 
 Frozen = ConfigDict(extra="forbid", frozen=True)
 Mode = Literal["mean", "zero", "resample"]
+DType = Literal["float32", "bfloat16", "float16"]
 # The first decides: mean under strict, zero as published (MEASURES 3.1).
 MODES: Mapping[str, tuple[Mode, ...]] = {"strict": ("mean", "zero"), "paper": ("zero", "mean")}
 
@@ -47,10 +49,13 @@ class Generic(BaseModel):
 
 class PatternBlock(Block):
     """A block of the grid; `groups` names the screens whose heads compete (default: all that fit), `unions` those
-    that are also ablated together (default: the published pairs; all groups together always are)."""
+    that are also ablated together (default: the published pairs; all groups together always are), `checkpoints`
+    the training checkpoints of the block's model, `dtype` its number type in place of the study's."""
 
     groups: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     unions: tuple[tuple[str, ...], ...] | None = None
+    checkpoints: tuple[Checkpoint, ...] = ()
+    dtype: DType | None = None
 
 
 class PatternSelectivityConfig(StudyConfig):
@@ -67,6 +72,8 @@ class PatternSelectivityConfig(StudyConfig):
     generic: Generic = Generic()
     matched_null: Null = Null()
     n_subsamples: Annotated[int, Field(ge=2)] = 20
+    dtype: DType = "float32"
+    experts: Annotated[int, Field(ge=1)] = 16  # of each layer of a mixture, by use, ablated one by one
 
 
 class PatternCell(CellConfig):
@@ -83,6 +90,9 @@ class PatternCell(CellConfig):
     generic: Generic
     matched_null: Null
     n_subsamples: int
+    dtype: DType = "float32"
+    experts: int = 16
+    checkpoints: tuple[Checkpoint, ...] = ()
 
 
 @studies.register("pattern-selectivity")
@@ -97,6 +107,7 @@ class PatternSelectivity(Study):
 
     def cells(self, config: PatternSelectivityConfig) -> Sequence[PatternCell]:
         from causegrid.studies.names import digests, require_language_model, require_screens, require_task
+        from causegrid.studies.pattern.checkpoints import check_checkpoints, folder_digests
         from causegrid.studies.pattern.conditions import PUBLISHED_UNIONS, check_unions
         from causegrid.studies.pattern.head_groups import default_names
 
@@ -111,7 +122,8 @@ class PatternSelectivity(Study):
             unions = PUBLISHED_UNIONS if block.unions is None else block.unions
             if block.unions is not None:
                 check_unions(unions, block.groups or default_names(list(getattr(made, "targets", ()))))
-            shared = config.model_dump(exclude={"study", "grid", "seeds", "modes"})
+            check_checkpoints(model, block.checkpoints)
+            shared = config.model_dump(exclude={"study", "grid", "seeds", "modes", "dtype"})
             cells += [
                 PatternCell(
                     study="pattern-selectivity",
@@ -121,7 +133,9 @@ class PatternSelectivity(Study):
                     groups=block.groups,
                     unions=unions,
                     modes=modes,
-                    digests=digests(task, model),
+                    digests=digests(task, model) | folder_digests(task, block.checkpoints),
+                    dtype=block.dtype or config.dtype,
+                    checkpoints=block.checkpoints,
                     **shared,
                 )
                 for seed in block.seeds or config.seeds
@@ -137,14 +151,15 @@ class PatternSelectivity(Study):
             Stage(name="signatures", run=work.signatures),
             Stage(name="effects", run=work.effects),
             Stage(name="null", run=work.null),
+            Stage(name="routing", run=work.routing),
             Stage(name="verdicts", run=work.verdicts),
+            *([Stage(name="checkpoints", run=work.checkpoints)] if cell.checkpoints else []),
         ]
 
     def cost(self, cell: PatternCell) -> str:
-        m = len(cell.groups) if cell.groups else 5
-        draws = max(cell.matched_null.n, cell.matched_null.per_group * m - 1)
-        n = cell.matched_null.n_prompts
-        return f"at most {m} groups x {draws} draws on {n} prompts (fewer with early stopping)"
+        from causegrid.studies.footprint import footprint
+
+        return footprint(cell).sentence()
 
     def example(self) -> str:
         return example("pattern_selectivity.yaml")

@@ -17,7 +17,7 @@ from causegrid.evidence import task_floor
 from causegrid.interventions.heads import Ablator
 from causegrid.interventions.metrics import METRICS
 from causegrid.interventions.narrowed import narrowed
-from causegrid.models import fingerprint, model
+from causegrid.models import fingerprint
 from causegrid.models.record import Model
 from causegrid.signatures.attention import attention
 from causegrid.signatures.generic import generic_classes
@@ -26,13 +26,16 @@ from causegrid.signatures.screens.base import GenericScreen, screens
 from causegrid.signatures.spectrum import spectrum
 from causegrid.studies.base import CellContext
 from causegrid.studies.pattern import bos
+from causegrid.studies.pattern.checkpoints import save_checkpoints
 from causegrid.studies.pattern.conditions import GROUP, KEEP, conditions, kinds_of, with_roles
 from causegrid.studies.pattern.head_groups import default_names, disjoint, pattern_scores
 from causegrid.studies.pattern.matched_null import matched_null, no_draws
 from causegrid.studies.pattern.prompt_sets import MEASURED, PromptParts, prompt_parts, prompt_rows, subset
 from causegrid.studies.pattern.refusals import require_attention, require_groups
+from causegrid.studies.pattern.routing import save_routing
 from causegrid.studies.pattern.ruled import verdicts
 from causegrid.studies.pattern.variants import JUDGED, by_variant
+from causegrid.studies.placement import placed
 from causegrid.tasks import task
 
 if TYPE_CHECKING:
@@ -50,7 +53,7 @@ class PatternStages:
     @cached_property
     def model(self) -> Model:
         """The cell's model, loaded once a process."""
-        loaded = model(self.cell.model)
+        loaded = placed(self.cell.model, dtype=self.cell.dtype)
         require_attention(loaded)
         return loaded
 
@@ -210,6 +213,14 @@ class PatternStages:
             heads_per_layer=self.model.n_heads,
         )
         context.save_table("verdicts", found)
+
+    def routing(self, context: CellContext) -> None:
+        """Mixtures of experts: which experts are used, what each does, and whether ablating a group changes that."""
+        save_routing(self, context)
+
+    def checkpoints(self, context: CellContext) -> None:
+        """Participation ratio over the training checkpoints the study names."""
+        save_checkpoints(self, context)
 
     def release(self) -> None:
         """Let go of the model and what holds it; who asks again loads it again."""

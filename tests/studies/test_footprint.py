@@ -1,0 +1,146 @@
+"""What `plan` says before anything runs, against the models themselves and sums by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from pydantic import ValidationError
+
+import tiny
+from causegrid.errors import InputError
+from causegrid.studies.footprint import footprint
+from causegrid.studies.pattern_selectivity import PatternSelectivity, PatternSelectivityConfig
+from causegrid.studies.placement import DEVICE, device, placed
+
+READY = [
+    Path(__file__).parents[2] / "studies" / f"pattern_selectivity_{name}.yaml"
+    for name in ("published", "experts", "training")
+]
+STUDY = PatternSelectivity()
+
+
+def cells(**keys):
+    block = {"tasks": ["ioi"], "models": ["EleutherAI/pythia-1b"]}
+    block |= {k: keys.pop(k) for k in ("tasks", "models", "checkpoints", "groups", "dtype") if k in keys}
+    return STUDY.cells(
+        PatternSelectivityConfig.model_validate({"study": "pattern-selectivity", "grid": [block], **keys})
+    )
+
+
+def shape_only(folder: Path, family: str, **changes) -> str:
+    """A folder with a config and no weights."""
+    tiny.hf(family, **changes).config.save_pretrained(folder)
+    assert [f.name for f in folder.iterdir()] == ["config.json"]
+    return str(folder)
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "olmo", "olmoe", "mixtral"])
+def test_parameters_and_memory_come_from_the_config_alone(tmp_path, family):
+    n = sum(p.numel() for p in tiny.hf(family).parameters())
+    (wide,) = cells(models=[shape_only(tmp_path, family)])
+    (half,) = cells(models=[str(tmp_path)], dtype="bfloat16")
+    assert footprint(wide).n_params == footprint(half).n_params == n
+    assert (footprint(wide).weights, footprint(half).weights) == (4 * n, 2 * n)
+    assert footprint(half).residuals * 2 == footprint(wide).residuals
+    assert footprint(wide).memory > footprint(half).memory > 2 * n
+    assert "parameters in about" in STUDY.cost(wide)
+
+
+def test_passes_by_hand(tmp_path):
+    folder = shape_only(tmp_path / "a", "olmoe")
+    (cell,) = cells(
+        models=[folder], groups=["induction", "previous-token", "name-mover"], n_prompts=100, rules="paper",
+        modes=["zero"], experts=3, generic={"n": 50, "length": 64},
+        matched_null={"n": 9, "per_group": 5, "n_prompts": 20},
+    )  # fmt: skip
+    passes = dict(footprint(cell).passes)
+    assert passes["synthetic"] == 50 and passes["clean"] == 100
+    assert passes["groups"] == (4 * 3 + 2 + 1) * 100  # alone, layers, only, picked again; two unions, all
+    assert passes["single heads"] == 2 * 4 * 100
+    assert passes["null draws"] == 3 * 14 * 20  # max(9, 5 x 3 - 1)
+    assert passes["experts"] == 2 * 3 * 20 and "checkpoints" not in passes
+    assert footprint(cell).n_passes == sum(passes.values())
+    (dense,) = cells(models=[shape_only(tmp_path / "b", "olmo")])
+    assert not {"experts", "routing"} & set(footprint(dense).passes)
+    assert footprint(dense).passes["clean"] == 256  # strict: half of 512
+
+
+def test_an_unknown_size_is_said():
+    (cell,) = cells(models=["nobody/nothing"])
+    found = footprint(cell)
+    assert found.memory is None
+    assert "memory not known" in found.sentence() and "a head" in found.sentence()
+
+
+def test_number_type_and_checkpoints_make_another_cell_and_the_device_does_not(tmp_path, monkeypatch):
+    from causegrid.runs.cells import cell_id
+
+    folder = tmp_path / "step1"
+    tiny.hf("gpt_neox").save_pretrained(folder)
+    one = [{"folder": str(folder), "tokens": 10}]
+    variants = [cells()[0], cells(dtype="bfloat16")[0], cells(checkpoints=one)[0]]
+    assert len({cell_id(STUDY, c) for c in variants}) == 3
+    before = cell_id(STUDY, cells(checkpoints=one)[0])
+    monkeypatch.setenv(DEVICE, "balanced")
+    assert cell_id(STUDY, cells(checkpoints=one)[0]) == before
+    tiny.hf("gpt_neox", seed=1).save_pretrained(folder)  # other weights
+    assert cell_id(STUDY, cells(checkpoints=one)[0]) != before
+    names = [stage.name for stage in STUDY.stages(variants[2])]
+    assert names[-1] == "checkpoints" and "checkpoints" not in [s.name for s in STUDY.stages(variants[0])]
+    with pytest.raises(ValidationError, match="dtype"):
+        cells(dtype="int8")
+
+
+def test_the_device_of_a_run(monkeypatch, small_lm):
+    monkeypatch.delenv(DEVICE, raising=False)
+    assert device() == "cpu"
+    for chosen in ("auto", "balanced"):
+        monkeypatch.setenv(DEVICE, chosen)
+        made = placed(str(small_lm), dtype="bfloat16")
+        assert made.module.dtype == torch.bfloat16
+        if not torch.cuda.is_available():
+            assert made.device.type == "cpu"
+    monkeypatch.setenv(DEVICE, "gpu")
+    with pytest.raises(InputError, match=r"'gpu'.*cuda"):
+        device()
+
+
+def test_a_model_that_accelerate_dispatched_gives_the_same_numbers(small_lm):
+    """Several devices are not at hand: the hooks that carry values between them are, around the same weights."""
+    accelerate = pytest.importorskip("accelerate")
+    from causegrid.interventions.heads import Ablator
+    from causegrid.models import model
+    from causegrid.tasks import task
+
+    groups = {"a": ["L1H0", "L2H3"], "b": ["L0H1"]}
+    tables = []
+    for dispatched in (False, True):
+        made = model(small_lm)
+        if dispatched:
+            parts = ["gpt_neox.embed_in", "gpt_neox.final_layer_norm", "gpt_neox.rotary_emb", "lm_head"]
+            layers = [f"gpt_neox.layers.{i}" for i in range(3)]
+            accelerate.dispatch_model(
+                made.module, dict.fromkeys([*parts, *layers], "cpu"), main_device="cpu", force_hooks=True
+            )
+            assert hasattr(made.module.gpt_neox.layers[0], "_hf_hook")
+        tables.append(Ablator(made, task("ioi"), n=8).table(groups, "mean"))
+    for plain, own in zip(tables[0]["values"], tables[1]["values"], strict=True):
+        assert plain == pytest.approx(own, abs=1e-5)
+
+
+@pytest.mark.parametrize("file", READY, ids=lambda f: f.stem)
+def test_ready_made_studies_are_planned(file):
+    config = PatternSelectivityConfig.model_validate(yaml.safe_load(file.read_text()))
+    found = STUDY.cells(config)
+    assert found and all("passes of a prompt" in STUDY.cost(cell) for cell in found)
+    if file.stem.endswith("published"):
+        assert {c.model for c in found} == {
+            "EleutherAI/pythia-1b", "allenai/OLMo-1B-0724-hf", "allenai/OLMoE-1B-7B-0924",
+        }  # fmt: skip
+        assert len(found) == 12
+        assert all((c.rules, c.modes, c.bos, c.n_prompts) == ("paper", ("zero",), "none", 500) for c in found)
+    if file.stem.endswith("experts"):
+        assert found[0].model.startswith("mistralai/Mixtral") and found[0].dtype == "bfloat16"
