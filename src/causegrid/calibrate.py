@@ -50,7 +50,7 @@ def tables(folder: Path | str) -> dict[str, pd.DataFrame]:
     """Name -> summary table of a finished or half-finished run.  Raises InputError for another study's folder."""
     from causegrid.studies.calibrating.summary import summaries
 
-    return summaries(trials(folder, "verdicts"), trials(folder, "intervals"))
+    return summaries(*(trials(folder, name) for name in ("verdicts", "intervals", "nulls")))
 
 
 def trials(folder: Path | str, name: str) -> pd.DataFrame:

@@ -50,13 +50,22 @@ class Draws(list[list[str]]):
 
 
 def matched_random(
-    heads: Heads, *, n_heads: int, n: int, seed: int = 0, exclude: Heads | Iterable[Heads] = ()
+    heads: Heads,
+    *,
+    n_heads: int,
+    n: int,
+    seed: int = 0,
+    exclude: Heads | Iterable[Heads] = (),
+    own: bool = False,
 ) -> Draws:
-    """`n` distinct random groups with as many heads per layer as `heads`, none its own (MEASURES 4.1).
+    """`n` distinct random groups with as many heads per layer as `heads`, none of them its own (MEASURES 4.1).
 
     `n_heads`: heads per layer of the model.  `exclude`: heads of competing groups (one group, or a list or a
     dict of groups), left out when that leaves at least `n` distinct draws, else let in and marked.  If fewer
     than `n` distinct draws exist, all of them, in random order.  Deterministic; the order of `heads` is moot.
+    `own`: a draw may hold heads of the group, but not be the group: among heads that are alike the group is then
+    one draw of many, and its rank an exact permutation p-value.  Without, the p-value is too small for groups of
+    several heads a layer, the more so the fewer others there are (docs/calibration.md).
     Raises InputError: empty group, n < 1, a head the model does not have, a layer with too few other heads.
     """
     group = sorted(headnames.heads(heads))
@@ -72,19 +81,22 @@ def matched_random(
                 f"layer (H0 to H{n_heads - 1})"
             )
     counts = Counter(layer for layer, _ in group)
-    wide = {layer: [h for h in range(n_heads) if (layer, h) not in set(group)] for layer in counts}
+    mine = set(group)
     for layer, k in counts.items():
-        if len(wide[layer]) < k:
+        if n_heads - k < k:
             raise InputError(
                 f"no matched null for {','.join(headnames.head_name(*h) for h in group)}: layer {layer} has "
-                f"{n_heads} heads, {k} of them in the group: only {len(wide[layer])} are left to draw from"
+                f"{n_heads} heads, {k} of them in the group: only {n_heads - k} are left to draw from"
             )
+    wide = {layer: [h for h in range(n_heads) if own or (layer, h) not in mine] for layer in counts}
+    others -= mine
     narrow = {layer: [h for h in pool if (layer, h) not in others] for layer, pool in wide.items()}
-    contaminated = narrow != wide and _possible(narrow, counts) < n
+    contaminated = narrow != wide and _possible(narrow, counts) - own < n
     pools = wide if contaminated else narrow
-    possible = _possible(pools, counts)
-    draws = [_draw(rank, pools, counts) for rank in _ranks(possible, min(n, possible), seed)]
-    return Draws(draws, n_possible=possible, exhaustive=possible <= n, contaminated=contaminated)
+    possible = _possible(pools, counts)  # the group itself among them where `own`
+    drawn = (_draw(rank, pools, counts) for rank in _ranks(possible, min(n + own, possible), seed))
+    draws = [draw for draw in drawn if not own or sorted(headnames.heads(draw)) != group][:n]
+    return Draws(draws, n_possible=possible - own, exhaustive=possible - own <= n, contaminated=contaminated)
 
 
 def _flat(exclude: Heads | Iterable[Heads]) -> set[tuple[int, int]]:

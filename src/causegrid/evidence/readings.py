@@ -2,9 +2,10 @@
 
 The tables are checked once, here, so that the rules work on plain numbers.  Heads are compared as sets, so
 neither the order of rows nor the order of heads matters.  A null row belongs to the group named in its
-`null_for`, else to every group with as many heads in each layer; a draw that shares a head with the group, or
-repeats another draw, is dropped.  Where the null was measured on some of the prompts only, the group's effect
-against it (`matched`) is taken on the same prompts (MEASURES 4.1).
+`null_for`, else to every group with as many heads in each layer; a draw that is the group or repeats another is
+dropped, and one that shares a head with it unless it names the group: such draws count for the p-value alone,
+since what they do is in part what the group does.  Where the null was measured on some of the prompts only, the
+group's effect against it (`matched`) is taken on the same prompts (MEASURES 4.1).
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class Reading:
 
     measured: Measured
     null: Floats  # (n_null,) effects of the draws
+    apart: Floats  # those of the draws without a head of the group; all where there is none
     matched: float  # the effect on the draws' prompts
     n_prompts: int  # how many prompts those are
     foreign: bool  # some draw holds a head of a competing group
@@ -92,11 +94,11 @@ class Reading:
 
     @cached_property
     def null_mean(self) -> float:
-        return float(self.null.mean()) if self.null.size else math.nan
+        return float(self.apart.mean()) if self.apart.size else math.nan
 
     @cached_property
     def null_sd(self) -> float:
-        return float(self.null.std(ddof=1)) if self.null.size > 1 else math.nan
+        return float(self.apart.std(ddof=1)) if self.apart.size > 1 else math.nan
 
     @property
     def z(self) -> float:
@@ -113,7 +115,7 @@ class Reading:
         """|effect| / max(mean of max(0, sign(effect) x null), 0.5 % of the removable part) (MEASURES 4.1)."""
         if not self.null.size:
             return math.nan
-        with_it = float(np.maximum(0.0, np.sign(self.matched) * self.null).mean())
+        with_it = float(np.maximum(0.0, np.sign(self.matched) * self.apart).mean())
         floor = max(with_it, self.thresholds.specificity_floor * self.removable)
         return abs(self.matched) / floor if floor > 0 else (math.inf if self.matched else 0.0)
 
@@ -282,10 +284,11 @@ class NullTable:
         """Row numbers of the group's draws for this metric, one per distinct draw."""
         own, form = frozenset(heads), shape(heads)
         clear = np.array([own.isdisjoint(s) for s in self._sets], dtype=bool)
+        other = np.array([s != own for s in self._sets], dtype=bool)
         alike = np.array([s == form for s in self._shapes], dtype=bool)
         unnamed = np.array([x is None for x in self._for], dtype=bool)
-        belongs = (self._for == group) | (unnamed & alike[self._draw])
-        rows = np.flatnonzero((self._metric == metric) & belongs & clear[self._draw])
+        belongs = ((self._for == group) & other[self._draw]) | (unnamed & (alike & clear)[self._draw])
+        rows = np.flatnonzero((self._metric == metric) & belongs)
         _, first = np.unique(self._draw[rows], return_index=True)
         return rows[np.sort(first)]
 
@@ -293,6 +296,7 @@ class NullTable:
         """The group's reading; `others` are the heads of the groups it competes with."""
         rows = self.rows(m.group, m.heads, m.metric)
         null = self._effect[rows]
+        clear = np.array([frozenset(m.heads).isdisjoint(self._sets[self._draw[r]]) for r in rows], dtype=bool)
         foreign = any(not others.isdisjoint(self._sets[self._draw[r]]) for r in rows)
         foreign = foreign or bool(self._marked[rows].any())
         chosen = self._chosen(m, rows) if rows.size else None
@@ -313,6 +317,7 @@ class NullTable:
         return Reading(
             measured=m,
             null=null,
+            apart=null[clear] if clear.any() else null,
             matched=matched,
             n_prompts=n_prompts,
             foreign=foreign,

@@ -2,7 +2,8 @@
 
 A cell is a family of planted models and a run of seeds: each seed is one model with one set of prompts, put
 through groups, effects, matched null and both rule sets as study P does.  A second kind of cell asks the
-intervals alone whether they hold the effect they are about.  Cells are small, so a run stops and goes on
+intervals alone whether they hold the effect they are about, a third the null alone whether it keeps its level
+when all heads are alike.  Cells are small, so a run stops and goes on
 anywhere.  `causegrid.studies.calibrating.summary` reads a finished run.
 """
 
@@ -19,6 +20,7 @@ from causegrid.studies.examples import example
 
 Frozen = ConfigDict(extra="forbid", frozen=True)
 Positive = Annotated[int, Field(ge=1)]
+NULLS_PER_CELL = 300  # they run no model
 Counts = Annotated[tuple[Annotated[int, Field(ge=8)], ...], Field(min_length=1)]
 
 
@@ -40,7 +42,7 @@ class PlantedFamily(BaseModel):
     model_config = Frozen
 
     name: Annotated[str, Field(min_length=1)]
-    question: Literal["verdicts", "intervals"] = "verdicts"
+    question: Literal["verdicts", "intervals", "nulls"] = "verdicts"
     groups: Annotated[tuple[PlantedGroup, ...], Field(min_length=1)]
     layers: Positive = 4
     heads: Positive = 12
@@ -53,7 +55,7 @@ class PlantedFamily(BaseModel):
 
 
 class CalibrationConfig(StudyConfig):
-    """The study file of `study: calibration`; a cell holds at most `per_cell` replicates."""
+    """The study file of `study: calibration`; a cell holds at most `per_cell` replicates (of `nulls`: 300)."""
 
     study: Literal["calibration"]
     families: Annotated[tuple[PlantedFamily, ...], Field(min_length=1)]
@@ -90,18 +92,19 @@ class Calibration(Study):
         cells = []
         for family in config.families:
             _check(family)
+            size = NULLS_PER_CELL if family.question == "nulls" else config.per_cell
             for n_prompts in family.prompts:
-                for first in range(0, family.replicates, config.per_cell):
+                for first in range(0, family.replicates, size):
                     cells.append(
                         CalibrationCell(
                             study="calibration",
                             task=f"planted, {n_prompts} prompts",
                             model=family.name,
-                            seed=first // config.per_cell,
+                            seed=first // size,
                             family=family.model_copy(update={"prompts": (n_prompts,), "replicates": 1}),
                             n_prompts=n_prompts,
                             first=first,
-                            replicates=min(config.per_cell, family.replicates - first),
+                            replicates=min(size, family.replicates - first),
                             base=config.seed,
                         )
                     )
@@ -115,7 +118,7 @@ class Calibration(Study):
 
     def cost(self, cell: CalibrationCell) -> str:
         f = cell.family
-        of = "intervals" if f.question == "intervals" else f"{len(f.groups)} groups and their nulls"
+        of = f.question if f.question != "verdicts" else f"{len(f.groups)} groups and their nulls"
         return f"{cell.replicates} models of {f.layers} x {f.heads} heads, {of} on {cell.n_prompts} prompts"
 
     def example(self) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from causegrid.studies.base import CellContext
+from causegrid.studies.calibrating.exchange import null_trials
 from causegrid.studies.calibrating.intervals import interval_trials
 from causegrid.studies.calibrating.replicate import replicate
 
@@ -34,6 +35,10 @@ class CalibrationStages:
     def intervals(self, context: CellContext) -> None:
         """Table `intervals`: one row per replicate, group, mode, metric and sample."""
         context.save_table("intervals", self._all(interval_trials, context))
+
+    def nulls(self, context: CellContext) -> None:
+        """Table `nulls`: one row per replicate and way of drawing."""
+        context.save_table("nulls", self._all(null_trials, context))
 
     def _all(self, trial: Trial, context: CellContext) -> pd.DataFrame:
         c = self.cell

@@ -21,9 +21,13 @@ LEVEL = 0.05
 SHOWN = {"strict": "strict", "paper": "published"}
 
 
-def summaries(verdicts: pd.DataFrame, intervals: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """All tables; a question that nothing was run for has an empty one."""
+def summaries(
+    verdicts: pd.DataFrame, intervals: pd.DataFrame, nulls: pd.DataFrame
+) -> dict[str, pd.DataFrame]:
+    """All tables for which something was run."""
     found: dict[str, pd.DataFrame] = {}
+    if len(nulls):
+        found["nulls"] = levels(nulls)
     if len(verdicts):
         one = verdicts[verdicts["metric"] == "logit_diff"]
         planted = one.groupby("family")["role"].transform(lambda r: (r != "null").any())
@@ -33,10 +37,21 @@ def summaries(verdicts: pd.DataFrame, intervals: pd.DataFrame) -> dict[str, pd.D
         circuits = one[one["asks"] == "circuit"]
         for rules in ("strict", "paper"):
             found[f"confusion {rules}"] = roles(circuits[circuits["rules"] == rules])
-        found["marks"] = marks(circuits)
+        found["marks"] = marks(one)
     if len(intervals):
         found["coverage"] = coverage(intervals)
     return found
+
+
+def levels(table: pd.DataFrame) -> pd.DataFrame:
+    """Heads that are all alike: how often the first group's raw p, and any group's corrected p, is small."""
+    table = table.assign(raw=table["p"] <= LEVEL, corrected=table["p_holm"] <= LEVEL)
+    by = ["family", "draws"]
+    raw, corrected = rates(table, by, "raw"), rates(table, by, "corrected")
+    kept = raw[by].assign(trials=raw["n"])
+    kept["raw p <= .05"] = [_percent(r) for r in raw.to_dict("records")]
+    kept["any corrected p <= .05"] = [_percent(r) for r in corrected.to_dict("records")]
+    return kept.rename(columns={"draws": "drawn from"})
 
 
 def false_positives(table: pd.DataFrame) -> pd.DataFrame:
@@ -112,12 +127,19 @@ def roles(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def marks(table: pd.DataFrame) -> pd.DataFrame:
-    """How often each role carries the mark `constant writer`, under the strict rules."""
-    own = table[table["rules"] == "strict"]
-    own = own.assign(mark=["constant writer" in m for m in own["marks"].astype(str)])
-    found = rates(own, ["role", "prompts"], "mark")
-    kept = found[["role", "prompts"]].assign(groups=found["n"])
-    return kept.assign(**{"`constant writer`": [_percent(r) for r in found.to_dict("records")]})
+    """How often each role carries the mark `constant writer` under the strict rules, as it stands and with the
+    condition that the interval under zero ablation excludes 0."""
+    key = ["family", "prompts", "replicate", "group"]
+    zero = table[table["rules"] == "paper"].set_index(key)
+    own = table[table["rules"] == "strict"].set_index(key)
+    marked = own["marks"].astype(str).str.contains("constant writer")
+    sure = ((zero["low"] > 0) | (zero["high"] < 0)).reindex(own.index)
+    own = own.assign(mark=marked, strict=marked & sure).reset_index()
+    found, other = rates(own, ["asks", "role"], "mark"), rates(own, ["asks", "role"], "strict")
+    kept = found[["asks", "role"]].assign(groups=found["n"])
+    kept["`constant writer`"] = [_percent(r) for r in found.to_dict("records")]
+    kept["and its zero interval excludes 0"] = [_percent(r) for r in other.to_dict("records")]
+    return kept.rename(columns={"asks": "families"})
 
 
 def coverage(table: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,75 @@
+"""Draws that may hold the group's own heads: an exact permutation p-value, and what stays apart from it."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from causegrid.evidence import matched_random, pvalue
+from causegrid.evidence.readings import NullTable, measured
+from causegrid.evidence.thresholds import Thresholds
+
+
+def test_all_other_subsets_and_only_they():
+    draws = matched_random(["L0H0", "L0H1", "L1H2"], n_heads=4, n=500, own=True)
+    expected = {
+        (f"L0H{a}", f"L0H{b}", f"L1H{c}") for a, b in itertools.combinations(range(4), 2) for c in range(4)
+    } - {("L0H0", "L0H1", "L1H2")}
+    assert {tuple(sorted(d)) for d in draws} == expected
+    assert len(draws) == draws.n_possible == 23
+    assert draws.exhaustive and not draws.contaminated
+
+
+def test_sampled_draws_are_distinct_and_never_the_group():
+    group = ["L0H0", "L0H1"]
+    for seed in range(30):
+        draws = matched_random(group, n_heads=5, n=8, own=True, seed=seed)
+        assert len({tuple(sorted(d)) for d in draws}) == 8
+        assert all(sorted(d) != group for d in draws)
+    assert not draws.exhaustive
+
+
+def test_competing_heads_stay_out_and_own_ones_in():
+    draws = matched_random(["L0H0", "L0H1"], n_heads=6, n=5, own=True, exclude=[["L0H0", "L0H1"], ["L0H5"]])
+    drawn = {h for d in draws for h in d}
+    assert "L0H5" not in drawn
+    assert {"L0H0", "L0H1"} & drawn
+
+
+def test_single_heads_have_the_draws_they_had():
+    with_own = matched_random(["L0H3"], n_heads=6, n=50, own=True)
+    assert sorted(map(tuple, with_own)) == sorted(map(tuple, matched_random(["L0H3"], n_heads=6, n=50)))
+
+
+def test_the_p_value_is_exact_over_all_groups():
+    """Every subset of 5 alike heads in turn: exactly a share a of them may have a p of at most a."""
+    values = {f"L0H{i}": v for i, v in enumerate(np.random.default_rng(0).normal(size=6))}
+    every = [list(pair) for pair in itertools.combinations(values, 2)]
+    ps = []
+    for group in every:
+        draws = matched_random(group, n_heads=6, n=500, own=True)
+        null = [sum(values[h] for h in d) for d in draws]
+        ps.append(pvalue(sum(values[h] for h in group), null).p)
+    for level in (0.1, 0.2, 0.4):
+        assert np.mean(np.array(ps) <= level) <= level + 1e-12
+
+
+def test_overlapping_draws_count_for_p_alone():
+    effects = {"A": -1.0, "B": -0.2, "C": 0.1, "D": -0.1}
+    heads = {"A": ["L0H0", "L0H1"], "B": ["L0H0", "L0H2"], "C": ["L0H2", "L0H3"], "D": ["L0H3", "L0H4"]}
+    rows = [
+        {"group": g, "heads": heads[g], "mode": "mean", "metric": "logit_diff", "baseline": 2.0, "n": 9}
+        | {"ablated": 2.0 + e, "effect": e, "low": e, "high": e}
+        for g, e in effects.items()
+    ]
+    null = pd.DataFrame(rows).assign(null_for="A")  # the group itself among them: dropped
+    (group,) = measured(pd.DataFrame(rows[:1]), "effects")
+    reading = NullTable(null, "mean").reading(group, frozenset(), Thresholds())
+    assert reading.p is not None and reading.p.n == 3
+    assert reading.null_mean == pytest.approx((0.1 - 0.1) / 2)
+    assert reading.specificity == pytest.approx(1.0 / 0.05)
+    unnamed = NullTable(null.drop(columns="null_for"), "mean").reading(group, frozenset(), Thresholds())
+    assert unnamed.p is not None and unnamed.p.n == 2
