@@ -1,0 +1,1 @@
+"""The parts of the study that trains the tiny zoo."""
