@@ -143,6 +143,33 @@ def test_erasure_equals_the_projection_and_is_idempotent(rank, seed, mode):
         np.testing.assert_allclose(found.mean(0), m, atol=1e-5)
 
 
+@given(st.integers(1, 6), st.integers(0, 500), st.floats(1e-3, 1e3))
+@settings(max_examples=30, deadline=None)
+def test_nothing_is_left_in_an_erased_subspace(rank, seed, size):
+    """To float64's rounding: what a float32 basis leaves, a probe of standardised features would read."""
+    x = correlated(n=40, d=7, seed=seed) * size
+    q = random_basis(7, rank, seed)
+    left = (erase_from(x, q, x.mean(0)) - x.mean(0)) @ q.numpy()
+    assert np.abs(left).max() <= 1e-13 * np.abs(x).max()
+    other = np.linalg.qr(np.c_[q.numpy(), np.eye(7)])[0][:, rank:]  # the complement is untouched
+    np.testing.assert_allclose(erase_from(x, q, x.mean(0)) @ other, x @ other, atol=1e-12 * np.abs(x).max())
+
+
+@given(st.integers(2, 5), st.integers(0, 500))
+@settings(max_examples=20, deadline=None)
+def test_leace_leaves_no_covariance_with_any_class(classes, seed):
+    rng = np.random.default_rng(seed)
+    y = np.r_[np.arange(classes), rng.integers(0, classes, 200)]
+    x = correlated(n=len(y), d=7, seed=seed) + 3 * rng.standard_normal((classes, 7))[y]
+    hot = np.eye(classes)[y]
+    erased = leace(x, y)(torch.from_numpy(x)).numpy()
+    assert erased.dtype == np.float64
+    covariance = (erased - erased.mean(0)).T @ (hot - hot.mean(0)) / len(y)
+    before = (x - x.mean(0)).T @ (hot - hot.mean(0)) / len(y)
+    assert np.abs(covariance).max() <= 1e-9 * np.abs(before).max()
+    np.testing.assert_allclose(erased.mean(0), x.mean(0), atol=1e-9 * np.abs(x).max())
+
+
 def test_bad_erasures_are_refused():
     with pytest.raises(InputError, match="needs the mean"):
         erase_from(np.zeros((2, 3)), np.eye(3, 1), None)
@@ -213,6 +240,21 @@ def test_leace_guards_when_features_are_strongly_correlated():
     erased = leace(x, y)(torch.from_numpy(x).float()).numpy()
     gap = erased[y == 1].mean(0) - erased[y == 0].mean(0)
     assert np.abs(gap).max() < 2e-3
+
+
+def test_inlp_asks_for_directions_only_where_it_erases():
+    x, y = separable(n=300)
+
+    class Never:
+        accuracy, at_majority = 0.3, True
+
+        @property
+        def weight(self):
+            raise AssertionError("no direction is needed")
+
+    assert inlp(x, y, lambda x, y: Never()).basis.shape == (8, 0)
+    with pytest.raises(InputError, match="max_iter 0"):
+        inlp(x, y, until(0.4), max_iter=0)
 
 
 def test_leace_needs_two_classes_and_matching_labels():

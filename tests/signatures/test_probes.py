@@ -106,6 +106,27 @@ def test_labels_that_share_the_features_are_fitted_as_alone():
         np.testing.assert_array_equal(shared.bias, alone.bias)
 
 
+@pytest.mark.parametrize("c", [2, 5])
+def test_where_the_solver_starts_does_not_move_the_optimum(c):
+    x, y = stretched(c=c)
+    x[:, 3] = 7.0  # constant: no weight, wherever the walk began
+    cold = Probe(tol=1e-7, max_iter=2000).fit(x, y)
+    shifted = x + np.random.default_rng(1).normal(size=x.shape).astype(np.float32) * x.std(0) / 4
+    far = Probe().fit(x, np.random.default_rng(2).permutation(y))
+    for start in (cold, Probe().fit(shifted, y), far):
+        warm = Probe(tol=1e-7, max_iter=2000).fit(x, y, start=start)
+        assert warm.converged
+        np.testing.assert_allclose(warm.scores(x), cold.scores(x), atol=2e-3)
+    assert Probe().fit(x, y, start=cold).n_iter <= 2 < Probe().fit(x, y).n_iter
+
+
+def test_a_start_of_other_classes_or_width_is_refused():
+    x, y = blobs()
+    for start in (Probe().fit(x, y % 2), Probe().fit(x[:, :3], y)):
+        with pytest.raises(InputError, match="cannot start"):
+            Probe().fit(x, y, start=start)
+
+
 def test_a_fit_cut_short_says_so():
     x, y = stretched()
     assert not Probe(max_iter=1).fit(x, y).converged

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
 import pytest
 from known_states import WIDE, known
 
+from causegrid import model as built
 from causegrid import task
+from causegrid.errors import InputError
 from causegrid.interventions.erasure import erased_behaviour
 from causegrid.signatures.activations import collect, fit_probes
+from causegrid.studies.state.beyond import beyond_table
 from causegrid.studies.state.erasure import erasure_table, reading
+from causegrid.studies.state.fitted import fit_subspaces
 
 SIZES = dict(length=40, n_train=400, n_test=300)
 
@@ -42,8 +50,6 @@ def test_two_directions_of_different_noise_are_void_at_rank_one():
 
 
 def test_both_directions_erased_are_candidate_necessary():
-    import numpy as np
-
     model = known({0: 0.1, 1: WIDE}, {0: 1.0, 1: 1.0})
     found = collect(model, task("parity"), seed=3, **SIZES)
     sample = task("parity").sample(300, 40, seed=3, split="test")
@@ -102,7 +108,6 @@ def test_the_reading_table(changes, expected):
 
 def test_directions_are_fitted_until_they_settle():
     """A tenfold tighter fit of our own barely turns the direction; the quick fit is farther off."""
-    import numpy as np
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
@@ -120,3 +125,76 @@ def test_directions_are_fitted_until_they_settle():
     settled = turned(fit_probes(found, "state", directions=True))
     assert settled < 1e-6
     assert settled < turned(fit_probes(found, "state"))
+
+
+@pytest.fixture(scope="module")
+def few():
+    return collect(known({0: 0.1}, {0: 1.0}), task("parity"), length=12, n_train=40, n_test=30, seed=3)
+
+
+def test_subspaces_of_more_ranks_serve_both_tables(few):
+    model, common = known({0: 0.1}, {0: 1.0}), dict(activations=few, n_random=3, seed=3)
+    every = fit_subspaces(few, ranks=(1, 2, 4, "full"))
+    asked = dict(bases=("principal", "inlp", "probe"), ranks=("full", 2))
+    table = erasure_table(model, task("parity"), subspaces=every, **asked, **common)
+    own = erasure_table(model, task("parity"), **asked, **common)
+    order = ["layer", "basis", "rank"]
+    pd.testing.assert_frame_equal(
+        table.sort_values(order, ignore_index=True), own.sort_values(order, ignore_index=True)
+    )
+    assert {(b, r) for b, r in zip(own["basis"], own["rank"], strict=True) if b != "inlp"} == {
+        ("principal", 1),
+        ("principal", 2),
+        ("probe", 1),
+    }
+    longer = beyond_table(model, task("parity"), subspaces=every, lengths=(14,), n_test=20, **asked, **common)
+    assert len(longer) == len(own) and set(longer["mark"]) == {""}
+
+
+def test_lengths_that_learned_positions_cannot_take_are_marked():
+    small = built("transformer:positions=learned", task=task("parity"), seed=0, d_model=16, n_layers=1)
+    found = collect(small, task("parity"), length=12, n_train=40, n_test=30, seed=3)
+    table = beyond_table(
+        small, task("parity"), activations=found, bases=["probe"], ranks=[1], lengths=(16, 5000), n_test=30,
+        n_random=3, seed=3,
+    )  # fmt: skip
+    fits, refused = table[table["length"] == 16], table[table["length"] == 5000]
+    assert len(fits) == len(refused) == len(found.layers)
+    assert set(fits["mark"]) == {""} and not fits["accuracy"].isna().any() and (fits["reading"] != "").all()
+    assert refused["mark"].str.contains("5000").all() and refused["mark"].nunique() == 1
+    assert refused[["clean", "accuracy", "probe", "refit", "baseline"]].isna().all(axis=None)
+    assert set(refused["reading"]) == {""} and set(refused["n_control"]) == {0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"bases": ["probes"]}, "did you mean 'probe'"),
+        ({"bases": []}, "no kind of subspace"),
+        ({"ranks": [17]}, "1 to 16"),
+        ({"ranks": ["most"]}, "'most'"),
+        ({"ranks": [2], "bases": ["probe"]}, "2 classes"),
+        ({"n_random": 0}, "at least 1 random"),
+        ({"label": "parity"}, "state"),
+    ],
+)
+def test_bad_input_is_named(few, changes, words):
+    model = known({0: 0.1}, {0: 1.0})
+    for table in (erasure_table, beyond_table):
+        with pytest.raises(InputError) as caught:
+            table(model, task("parity"), activations=few, **changes)
+        assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_split_of_a_single_class_is_refused(few, split):
+    rows = getattr(few, split)
+    one = replace(few, **{split: replace(rows, y={"state": np.ones_like(rows.y["state"])})})
+    with pytest.raises(InputError, match="single class"):
+        erasure_table(known({0: 0.1}, {0: 1.0}), task("parity"), activations=one)
+
+
+def test_lengths_beyond_are_checked(few):
+    for lengths in ((), (0,)):
+        with pytest.raises(InputError, match="lengths"):
+            beyond_table(known({0: 0.1}, {0: 1.0}), task("parity"), activations=few, lengths=lengths)

@@ -1,8 +1,9 @@
 """Directions and subspaces at a block output, and what is left when they are erased (MEASURES 3.2).
 
-A subspace is a basis Q (d, r) with orthonormal columns, float32.  Erasing it around the training mean m is
-x' = m + (x - m)(I - Q Q^T); `origin` mode projects through 0.  Linear algebra is done in float64 and cast at
-the end: bases differ from orthonormal by float32 rounding only.
+A subspace is a basis Q (d, r) with orthonormal columns, float64.  Erasing it around the training mean m is
+x' = m + (x - m)(I - Q Q^T); `origin` mode projects through 0.  Nothing is cast to float32 on the way: a basis
+rounded to it leaves a hundred-millionth of the state, and a fresh probe, which standardises its features, reads
+that wherever little else is left beside it.
 
 Erasing at the output of block l needs nothing below it again: `erased_behaviour` stores that output once
 and runs only the blocks above it, for every basis.
@@ -79,7 +80,7 @@ def probe_directions(weight: Array, rank: int) -> Tensor:
     present = row_space(weight)
     if rank > present:
         raise InputError(f"rank {rank} is out of range: this probe's weight has rank {present}")
-    basis: Tensor = vh[:rank].T.float().contiguous()
+    basis: Tensor = vh[:rank].T.contiguous()
     return basis
 
 
@@ -87,14 +88,14 @@ def principal(x: Array, rank: int) -> Tensor:
     """Leading `rank` principal components (d, rank) of activations x (..., d), around their mean."""
     vectors = spectrum(x).vectors
     _check_rank(rank, len(vectors), f"activations of width {len(vectors)}")
-    return vectors[:, :rank].float().contiguous()
+    return vectors[:, :rank].contiguous()
 
 
 def singular(x: Array, rank: int) -> Tensor:
     """Leading `rank` right-singular directions (d, rank) of activations x (..., d), *not* centred."""
     vectors = spectrum(x, centred=False).vectors
     _check_rank(rank, len(vectors), f"activations of width {len(vectors)}")
-    return vectors[:, :rank].float().contiguous()
+    return vectors[:, :rank].contiguous()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +120,7 @@ def random_basis(d: int, rank: int, seed: int) -> Tensor:
     _check_rank(rank, d, f"width {d}")
     draw = np.random.default_rng(seed).standard_normal((d, rank))
     q, r = np.linalg.qr(draw)
-    return torch.from_numpy(q * np.sign(np.diag(r))).float()
+    return torch.from_numpy(q * np.sign(np.diag(r)))
 
 
 def removed_variance(x: Array, basis: Array) -> float:
@@ -161,7 +162,7 @@ def matched_components(found: Spectrum, rank: int, target: float) -> MatchedPrin
     removed = float(share[list(chosen)].sum())
     near = 0.5 * target <= removed <= 2.0 * target
     return MatchedPrincipal(
-        basis=vectors[:, list(chosen)].float().contiguous(),
+        basis=vectors[:, list(chosen)].contiguous(),
         components=chosen,
         removed=removed,
         target=target,
@@ -215,12 +216,14 @@ def erase_from(x: A, basis: Array, mean: Array | None, mode: Mode = "mean") -> A
 
 
 class Fitted(Protocol):
-    """What `inlp` needs of a fitted probe: `weight` (C, d) in the raw feature space, held-out `accuracy`, and
-    whether that is the majority rate's (`at_majority`)."""
+    """What `inlp` needs of a fitted probe: `weight` (C, d) in the raw feature space, asked for only when another
+    erasure follows, held-out `accuracy`, and whether that is the majority rate's (`at_majority`)."""
 
-    weight: Any
     accuracy: float
     at_majority: bool
+
+    @property
+    def weight(self) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +259,7 @@ def inlp(x: Array, y: Array, fit: Callable[[Any, Any], Fitted], *, max_iter: int
         erased = rows - (rows - mean) @ basis @ basis.T
         probe = fit(erased.float().numpy(), labels)
         accuracies.append(float(probe.accuracy))
-    return Inlp(basis=basis.float(), accuracies=tuple(accuracies), removed=bool(probe.at_majority))
+    return Inlp(basis=basis, accuracies=tuple(accuracies), removed=bool(probe.at_majority))
 
 
 def _extended(basis: Tensor, weight: Array) -> Tensor:
@@ -271,16 +274,18 @@ def _extended(basis: Tensor, weight: Array) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Leace:
-    """An affine eraser x' = x - (x - bias) right^T left^T, usable as the function of an edit at (..., d)."""
+    """An affine eraser x' = x - (x - bias) right^T left^T, float64, usable as the function of an edit at
+    (..., d)."""
 
     left: Tensor
     right: Tensor
     bias: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x (..., d) -> x', same device and dtype."""
-        left, right, bias = (t.to(x.device, torch.float32) for t in (self.left, self.right, self.bias))
-        y = x.float()
+        """x (..., d) -> x', same device and dtype; computed in float64 for float64 x, else in float32."""
+        work = torch.float64 if x.dtype == torch.float64 else torch.float32
+        left, right, bias = (t.to(x.device, work) for t in (self.left, self.right, self.bias))
+        y = x.to(work)
         return (y - ((y - bias) @ right.T) @ left.T).to(x.dtype)
 
 
@@ -311,4 +316,4 @@ def leace(x: Array, y: Array) -> Leace:
     )
     fitter.update(rows, one_hot)
     eraser = fitter.eraser
-    return Leace(left=eraser.proj_left.float(), right=eraser.proj_right.float(), bias=eraser.bias.float())
+    return Leace(left=eraser.proj_left, right=eraser.proj_right, bias=eraser.bias)

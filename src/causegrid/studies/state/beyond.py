@@ -3,7 +3,9 @@
 Subspace and mean stay those of the fitting length; everything measured is of the longer one: the task on fresh
 test sequences, a probe and a *refitted* probe there, their no-model baseline, the reading.  A state that is
 carried by other directions further on shows as a fresh probe that reads it again.  Every position counts here:
-there are few sequences, and "at baseline" asks for an interval of 2 percentage points.
+there are few test sequences, and "at baseline" asks for an interval of 2 percentage points.  The probes are
+trained on as many rows as at the fitting length, whatever the number of test sequences: with fewer, a fresh
+probe would find less, and every erasure would look more thorough further on.
 
 A length that the model's positions or the task cannot take is no result and no failure: its rows are kept,
 without numbers, under a `mark` that says why, so that a table always holds every length asked for.
@@ -22,7 +24,7 @@ from causegrid.models.forward import logits
 from causegrid.models.record import Model
 from causegrid.signatures.activations import Activations, check_label, collect
 from causegrid.studies.state.erasure import erased_layer, unmeasured
-from causegrid.studies.state.fitted import KINDS, Rank, Subspace, check_ranks, fit_subspaces
+from causegrid.studies.state.fitted import KINDS, Rank, Subspace, chosen, fit_subspaces
 from causegrid.studies.state.readings import bench
 
 
@@ -44,7 +46,7 @@ def beyond_table(
     """One row per length, layer, kind and rank of subspaces fitted on `activations`.
 
     `subspaces` (of `fit_subspaces` with the same activations, these kinds and ranks or more) are made here when
-    not given.  `n_test` sequences of each length train the probes there, as many test them and the task.
+    not given.  `n_test` sequences of each length test the probes and the task there.
     Columns as `erasure_table`, and `fitted_length` (of `activations`; `variance` and the matched components are
     those of that length) beside `length`, where the subspace is applied; `mark`: why a length has no numbers.
     `refit_control` is not measured here (NaN).
@@ -55,36 +57,30 @@ def beyond_table(
     if n_random < 1:
         raise InputError(f"n_random is {n_random}: at least 1 random subspace is needed")
     name = check_label(activations.labels, label)
-    wanted = check_ranks(ranks, activations, name, bases)
-    fitted = subspaces or fit_subspaces(activations, label=name, bases=bases, ranks=ranks, progress=progress)
-    chosen = {layer: [s for s in all_ if _asked(s, bases, wanted, ranks)] for layer, all_ in fitted.items()}
+    asked: dict[str, Any] = {"label": name, "bases": bases, "ranks": ranks}
+    fitted = chosen(subspaces or fit_subspaces(activations, progress=progress, **asked), activations, **asked)
     tables = []
-    total = len(lengths) * len(chosen)
+    total = len(lengths) * len(fitted)
     for i, length in enumerate(lengths):
         why = _refused(model, task, length, n_test, seed)
         if why:
-            rows = [unmeasured(s, name, length) for some in chosen.values() for s in some]
+            rows = [unmeasured(s, name, length) for some in fitted.values() for s in some]
         else:
+            n_train = -(-len(activations.train.sequence) // length)
             there = collect(
-                model, task, length=length, n_train=n_test, n_test=n_test, seed=seed, n_positions=None
+                model, task, length=length, n_train=n_train, n_test=n_test, seed=seed, n_positions=None
             )
             at = bench(model, task, there, name, seed)
             rows = []
-            for j, some in enumerate(chosen.values()):
+            for j, some in enumerate(fitted.values()):
                 if some:
                     rows += erased_layer(at, some, n_random=n_random, n_random_refits=0, seed=seed)
                 if progress is not None:
-                    progress(i * len(chosen) + j + 1, total, f"erasing at length {length}")
+                    progress(i * len(fitted) + j + 1, total, f"erasing at length {length}")
         tables.append(pd.DataFrame(rows).assign(mark=why))
     table = pd.concat(tables, ignore_index=True)
     table.insert(3, "fitted_length", activations.length)
     return table.astype({"iterations": "Int64", "removed": "boolean"})
-
-
-def _asked(s: Subspace, bases: Sequence[str], ranks: Sequence[int], given: Sequence[Rank]) -> bool:
-    if s.kind not in bases:
-        return False
-    return s.kind in ("inlp", "leace") or s.rank in ranks or ("full" in given and s.full)
 
 
 def _refused(model: Model, task: Any, length: int, n: int, seed: int) -> str:

@@ -23,7 +23,7 @@ from causegrid.interventions.subspaces import random_basis
 from causegrid.models.record import Model
 from causegrid.signatures.activations import Activations, check_label, collect
 from causegrid.signatures.probes import Probe
-from causegrid.studies.state.fitted import KINDS, Rank, Subspace, fit_subspaces
+from causegrid.studies.state.fitted import KINDS, Rank, Subspace, chosen, fit_subspaces
 from causegrid.studies.state.readings import Bench, bench, reading
 
 __all__ = ["erasure_table", "reading"]
@@ -64,9 +64,9 @@ def erasure_table(
     """One row per layer (-1 = embedding output), kind of subspace and rank.
 
     `activations` (of `collect`), `probes` (of `fit_probes`, fitted for `directions`) and `subspaces` (of
-    `fit_subspaces`, with the same activations, kinds and ranks) are made here when not given.  `ranks`: 1 to the
-    width, `full` = C - 1 for the C classes seen in training; probe directions beyond their row space are left
-    out; INLP and LEACE have the rank they come to.
+    `fit_subspaces` with the same activations, these kinds and ranks or more) are made here when not given.
+    `ranks`: 1 to the width, `full` = C - 1 for the C classes seen in training; probe directions beyond their row
+    space are left out; INLP and LEACE have the rank they come to.
     Columns: `layer, label, length, basis, rank, full, iterations, removed` (INLP: row spaces erased, and whether
     it stopped because its fresh probe was at majority)`, variance` (removed, fraction)`, matched_variance,
     matched_mark` (the equal-rank principal components whose removed variance is nearest)`, clean, accuracy, low,
@@ -81,8 +81,9 @@ def erasure_table(
     found = activations or collect(model, task, length=length, n_train=n_train, n_test=n_test, seed=seed)
     name = check_label(found.labels, label)
     at = bench(model, task, found, name, seed)
-    fitted = subspaces or fit_subspaces(
-        found, label=name, bases=bases, ranks=ranks, probes=probes, progress=progress
+    asked: dict[str, Any] = {"label": name, "bases": bases, "ranks": ranks}
+    fitted = chosen(
+        subspaces or fit_subspaces(found, probes=probes, progress=progress, **asked), found, **asked
     )
     rows = []
     for i, layer in enumerate(found.layers):

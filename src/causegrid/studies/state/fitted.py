@@ -5,8 +5,9 @@ Kinds (MEASURES 3.2):
 - `principal`: leading principal components, around the mean.
 - `singular`: leading right-singular directions of the *uncentred* activations (MEASURES leaves it open: around
   the mean they would be the principal components once more).  Erased around the mean like all others.
-- `inlp`: a fresh probe's row space is added until a fresh probe is at majority, on training sequences kept
-  aside for that decision: the test split never chooses a subspace.
+- `inlp`: the row space of a settled probe of all training rows is added until a fresh probe, cross-fitted over
+  two halves of the training sequences, is at majority: the test split never chooses a subspace.  Where tokens
+  alone tell more than the majority, their directions are erased too, and a falling task may miss its input.
 - `leace`: the authors' affine map; its rank is what it can take at most, C - 1.
 
 C counts the classes seen in training.  All this is a function of the activations and the kinds alone.
@@ -25,6 +26,7 @@ from torch import Tensor
 from causegrid.errors import InputError, unknown
 from causegrid.evidence.effects import bootstrap_mean
 from causegrid.interventions.subspaces import (
+    Fitted,
     Spectrum,
     inlp,
     leace,
@@ -37,7 +39,7 @@ from causegrid.signatures.activations import SETTLED_ITERATIONS, SETTLED_TOLERAN
 from causegrid.signatures.logistic import Ints
 from causegrid.signatures.probes import Probe
 from causegrid.signatures.standard import Floats32
-from causegrid.studies.state.readings import MARGIN, Eraser, check_classes, erased_rows, steady
+from causegrid.studies.state.readings import MARGIN, Eraser, check_classes, erased_rows, spread, steady
 
 KINDS = ("probe", "principal", "singular", "inlp", "leace")
 INLP_ITERATIONS = 24
@@ -130,6 +132,29 @@ def fit_subspaces(
     return fitted
 
 
+def chosen(
+    fitted: Mapping[int, Sequence[Subspace]],
+    found: Activations,
+    *,
+    label: str,
+    bases: Sequence[str],
+    ranks: Sequence[Rank],
+) -> dict[int, list[Subspace]]:
+    """Layer -> those of subspaces fitted on `found`, for these kinds and ranks or more, that are asked for.
+
+    Raises InputError for kinds and ranks that do not exist.
+    """
+    check_kinds(bases)
+    wanted = check_ranks(ranks, found, label, bases)
+
+    def asked(s: Subspace) -> bool:
+        return s.kind in bases and (
+            s.kind in ("inlp", "leace") or s.rank in wanted or ("full" in ranks and s.full)
+        )
+
+    return {layer: [s for s in some if asked(s)] for layer, some in fitted.items()}
+
+
 class _Layer:
     """The fits at one layer; the spectrum is shared by all of them."""
 
@@ -149,16 +174,28 @@ class _Layer:
             return self._probe(ranks)
         centred = kind == "principal"
         directions = (self.spectrum if centred else spectrum(self.x, centred=False)).vectors
-        return [self._made(kind, r, r == self.full, directions[:, :r].float().contiguous()) for r in ranks]
+        return [self._made(kind, r, r == self.full, directions[:, :r].contiguous()) for r in ranks]
+
+    def settled(self) -> Probe:
+        """The probe whose directions are erased, fitted once."""
+        if self.probe is None:
+            self.probe = settled_probe(self.x, self.y)
+        return self.probe
 
     def _probe(self, ranks: Sequence[int]) -> list[Subspace]:
-        probe = self.probe or Probe(tol=SETTLED_TOLERANCE, max_iter=SETTLED_ITERATIONS).fit(self.x, self.y)
+        probe = self.settled()
         most = row_space(probe.weight)
         own = sorted({min(r, most) if r == self.full else r for r in ranks} & set(range(1, most + 1)))
         return [self._made("probe", r, r == most, probe_directions(probe.weight, r)) for r in own]
 
     def _inlp(self) -> Subspace:
-        found = inlp(self.x, self.y, _Decide(self.rows, self.x, self.y), max_iter=INLP_ITERATIONS)
+        before = spread(self.x)
+
+        def fresh(x: Floats32, y: Ints) -> Fitted:
+            first = np.array_equal(x, self.x)
+            return _Fresh(steady(x, before), self.rows, y, self.settled() if first else None)
+
+        found = inlp(self.x, self.y, fresh, max_iter=INLP_ITERATIONS)
         rank = found.basis.shape[1]
         basis = found.basis if rank else None
         steps = len(found.accuracies) - 1
@@ -184,27 +221,33 @@ class _Layer:
         )
 
 
-class _Decide:
-    """INLP's fresh probe, fitted on half of the training sequences and held against the other half.
+class _Fresh:
+    """INLP's fresh probe on erased training rows x (N, d): is there anything left to read, and along what.
 
-    At majority: its gain over the majority class, paired by sequence, has an interval that ends within `MARGIN`;
-    where there are too few sequences for an interval that narrow, one that holds 0.
+    At majority: cross-fitted over two halves of the training sequences, its gain over the majority class has an
+    interval over sequences that ends within `MARGIN`, or, where so few sequences allow no interval that narrow,
+    one that holds 0.
     """
 
-    def __init__(self, rows: Rows, x: Floats32, y: Ints) -> None:
-        self.aside = rows.sequence % 2 == 1  # (N,)
-        self.spread = x.std(axis=0, dtype=np.float64)
-        self.n = len(np.unique(rows.sequence[self.aside]))
-        self.usual = y[self.aside] == np.bincount(y[~self.aside]).argmax()
-        self.weight = np.empty((0, 0), dtype=np.float32)
-        self.accuracy, self.at_majority = float("nan"), False
-
-    def __call__(self, x: Floats32, y: Ints) -> _Decide:
-        x = steady(x, self.spread)
-        probe = Probe().fit(x[~self.aside], y[~self.aside])
-        right = probe.predict(x[self.aside]) == y[self.aside]
-        self.weight, self.accuracy = probe.weight, float(right.mean())
-        gain = right.astype(np.float64) - self.usual
-        low, high = bootstrap_mean(gain.reshape(self.n, -1).mean(axis=1))
+    def __init__(self, x: Floats32, rows: Rows, y: Ints, settled: Probe | None = None) -> None:
+        self.x, self.y, self.settled = x, y, settled
+        odd = rows.sequence % 2 == 1  # (N,)
+        right, usual = np.empty(len(y)), np.empty(len(y))
+        for aside in (odd, ~odd):
+            probe = Probe().fit(x[~aside], y[~aside])
+            right[aside] = probe.predict(x[aside]) == y[aside]
+            usual[aside] = np.bincount(y[~aside]).argmax() == y[aside]
+        self.accuracy = float(right.mean())
+        gain = (right - usual).reshape(rows.n_sequences, -1).mean(axis=1)
+        low, high = bootstrap_mean(gain)
         self.at_majority = high <= MARGIN or (low <= 0 and high - low > 2 * MARGIN)
-        return self
+
+    @property
+    def weight(self) -> Floats32:
+        """Weights (C, d) of a probe of all training rows, settled as those of every erased direction."""
+        return (self.settled or settled_probe(self.x, self.y)).weight
+
+
+def settled_probe(x: Floats32, y: Ints) -> Probe:
+    """A probe whose *weights* have settled: directions to erase need more than its accuracy does."""
+    return Probe(tol=SETTLED_TOLERANCE, max_iter=SETTLED_ITERATIONS).fit(x, y)

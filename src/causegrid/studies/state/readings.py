@@ -2,16 +2,19 @@
 
 A `Bench` is one model at one length: its activations, the test sequences behind them and the no-model baseline.
 It answers two questions of any eraser: does the task still come out, and does a *fresh* probe, trained and
-tested on the erased activations, still find the state.
+tested on the erased activations, still find the state.  Its solver starts from what the first probe reads
+outside the subspace: the optimum is the same, and nearer.
 
-A feature that the erasure left with less than a millionth of its spread is rounding, and is set to its mean
-before the fresh probe sees it: the probe standardises its features, and would blow the rounding up to size one.
+A feature that the erasure left with less than a millionth of its spread, or that was constant before it, holds
+rounding, and is made constant before the fresh probe sees it: the probe standardises its features, and would
+blow the rounding up to size one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,7 +30,7 @@ from causegrid.models.record import Model
 from causegrid.signatures.activations import Activations
 from causegrid.signatures.baselines import no_model_baselines
 from causegrid.signatures.probes import Probe
-from causegrid.signatures.standard import Floats32
+from causegrid.signatures.standard import Floats32, Floats64, standardiser
 
 MARGIN = 0.02  # "at baseline" and "holds": the interval lies within 2 percentage points (MEASURES 3.2)
 ROUNDING = 1e-6
@@ -77,13 +80,19 @@ def erased_rows(x: Floats32, eraser: Eraser, mean: NDArray[Any]) -> Floats32:
     if eraser is None:
         return x
     if isinstance(eraser, Leace):
-        return eraser(torch.from_numpy(x)).numpy()
+        return eraser(torch.from_numpy(x).double()).float().numpy()
     return erase_from(x.astype(np.float64), eraser, mean).astype(np.float32)
 
 
-def steady(erased: Floats32, spread: NDArray[Any]) -> Floats32:
-    """Erased activations (N, d) with those features constant whose spread was `spread` (d,) and is gone."""
-    gone = erased.std(axis=0, dtype=np.float64) <= ROUNDING * spread
+def spread(x: Floats32) -> Floats64:
+    """Standard deviation of each feature of x (N, d), 0 for those that a probe takes for constant: (d,)."""
+    scale = standardiser(x)[1].astype(np.float64)
+    return np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
+
+
+def steady(erased: Floats32, before: Floats64) -> Floats32:
+    """Erased activations (N, d) with those features constant that were so, or have lost their spread."""
+    gone = (before == 0) | (erased.std(axis=0, dtype=np.float64) <= ROUNDING * before)
     return np.where(gone, np.float32(0), erased) if gone.any() else erased
 
 
@@ -97,28 +106,47 @@ class Bench:
     tokens: Any
     states: Any
     baseline: float
+    kept: dict[int, tuple[Probe, Floats64]] = field(default_factory=dict)
 
     def behaviour(self, layer: int, erasers: Sequence[Eraser], mean: NDArray[Any]) -> NDArray[np.float64]:
         """Task accuracy per erasure and sequence (n_erasers, n)."""
         where = f"L{layer}.resid_post"
         return erased_behaviour(self.model, self.tokens, self.states, where, erasers, mean)
 
-    def first(self, layer: int, probe: Probe | None = None) -> tuple[float, float]:
+    def clean(self, layer: int) -> tuple[Probe, Floats64]:
+        """The probe of the untouched activations and their spread (d,), once per layer."""
+        if layer not in self.kept:
+            x = self.found.train.x[layer]
+            self.kept[layer] = Probe().fit(x, self.found.train.y[self.label]), spread(x)
+        return self.kept[layer]
+
+    def first(self, layer: int) -> tuple[float, float]:
         """Accuracy of the probe of the untouched activations, and the lower end of its interval."""
-        train, test = self.found.train, self.found.test
-        fitted = probe or Probe().fit(train.x[layer], train.y[self.label])
-        right = fitted.predict(test.x[layer]) == test.y[self.label]
+        test = self.found.test
+        right = self.clean(layer)[0].predict(test.x[layer]) == test.y[self.label]
         return float(right.mean()), bootstrap_mean(test.per_sequence(right))[0]
 
     def refit(self, layer: int, eraser: Eraser, mean: NDArray[Any]) -> tuple[float, float, float]:
         """A fresh probe on erased activations: accuracy and interval over test sequences."""
         train, test = self.found.train, self.found.test
-        x = train.x[layer]
-        erased = steady(erased_rows(x, eraser, mean), x.std(axis=0, dtype=np.float64))
-        fresh = Probe().fit(erased, train.y[self.label])  # a constant feature has weight 0
+        first, before = self.clean(layer)
+        erased = steady(erased_rows(train.x[layer], eraser, mean), before)
+        start = without(first, eraser, mean) if isinstance(eraser, Tensor) else None
+        fresh = Probe().fit(erased, train.y[self.label], start=start)  # a constant feature has weight 0
         held = erased_rows(test.x[layer], eraser, mean)
         right = fresh.predict(held) == test.y[self.label]
         return float(right.mean()), *bootstrap_mean(test.per_sequence(right))
+
+
+def without(probe: Probe, basis: Tensor, mean: NDArray[Any]) -> Probe:
+    """A probe that scores erased activations as `probe` does, and reads nothing along the basis (d, r): where the
+    solver of the fresh probe starts."""
+    q = basis.double().numpy()
+    along = (probe.weight @ q) @ q.T  # (C, d)
+    left = copy(probe)
+    left.weight = (probe.weight - along).astype(np.float32)
+    left.bias = (probe.bias + along @ mean).astype(np.float32)
+    return left
 
 
 def bench(model: Model, task: Any, found: Activations, label: str, seed: int) -> Bench:
