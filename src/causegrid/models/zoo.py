@@ -123,15 +123,20 @@ class Kept:
 
         Raises InputError for other options, and with the command to run when it is not there.
         """
+        folder = self.require(**options)
+        made = load(folder, dtype=dtype, device=device)
+        made.name, made.source = name, f"trained by causegrid zoo, seed {options.get('seed', 0)}"
+        return made
+
+    def require(self, **options: Any) -> Path:
+        """The folder of the model of `seed`.  Raises InputError as a call does, without loading anything."""
         folder = self.folder(**options)
         if not (folder / "model.json").is_file():
             raise InputError(
                 f"model {self.name!r} of seed {options.get('seed', 0)} has not been trained on this machine: "
                 "run `causegrid zoo` first"
             )
-        made = load(folder, dtype=dtype, device=device)
-        made.name, made.source = name, f"trained by causegrid zoo, seed {options.get('seed', 0)}"
-        return made
+        return folder
 
     def folder(self, **options: Any) -> Path:
         """Where the model of `seed` is kept, whether it is there or not."""

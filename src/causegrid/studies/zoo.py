@@ -27,7 +27,7 @@ class ZooTraining(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    steps: Annotated[int, Field(ge=1)] = 3000
+    steps: Annotated[int, Field(ge=1)] = 2000
     batch: Annotated[int, Field(ge=1)] = 32
     length: Annotated[int, Field(ge=16)] = 32
     lr: Annotated[float, Field(gt=0)] = 2e-3
