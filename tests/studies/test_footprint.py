@@ -13,7 +13,7 @@ import tiny
 from causegrid.errors import InputError
 from causegrid.studies.footprint import footprint
 from causegrid.studies.pattern_selectivity import PatternSelectivity, PatternSelectivityConfig
-from causegrid.studies.placement import DEVICE, device, placed
+from causegrid.studies.placement import DEVICE, choose, device, placed
 
 READY = [
     Path(__file__).parents[2] / "studies" / f"pattern_selectivity_{name}.yaml"
@@ -103,6 +103,11 @@ def test_the_device_of_a_run(monkeypatch, small_lm):
         assert made.module.dtype == torch.bfloat16
         if not torch.cuda.is_available():
             assert made.device.type == "cpu"
+    choose("cuda:1")
+    assert device() == "cuda:1"
+    for wrong in ("cpu:1", "cuda:x", "disk"):
+        with pytest.raises(InputError, match=wrong):
+            choose(wrong)
     monkeypatch.setenv(DEVICE, "gpu")
     with pytest.raises(InputError, match=r"'gpu'.*cuda"):
         device()

@@ -21,6 +21,7 @@ from causegrid.interventions.sweep import _FORKS, _FULL_BATCH, _KEPT_RESIDUALS, 
 from causegrid.models.memory import gigabytes
 from causegrid.models.pretrained import as_dtype
 from causegrid.signatures.generic import TOKENS_PER_BATCH
+from causegrid.spec import split
 from causegrid.studies.pattern.head_groups import default_names
 from causegrid.studies.pattern.routing import N_DRAWS
 from causegrid.studies.placement import device
@@ -96,10 +97,14 @@ def footprint(cell: PatternCell) -> Footprint:
 @functools.cache
 def outlined(name: str) -> Any | None:
     """The module of a model's name on the meta device; None where no config is at hand."""
+    from causegrid.models import models
     from causegrid.models.finetuning import outline
+    from causegrid.models.zoo import Kept
 
+    base, options = split(name)
+    factory = models.get(base) if base in models else None
     try:
-        return outline(name)
+        return outline(str(factory.folder(**options)) if isinstance(factory, Kept) else name)
     except (
         InputError,
         AttributeError,
