@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from causegrid import terminal
-from causegrid.cli.options import (
-    STUDIES,
-    Json,
-    Set,
-    StudyFile,
-    app,
-    leave,
-    show,
-)
+from causegrid.cli.options import STUDIES, Device, Json, OtherStudy, Set, StudyFile, Workers, app, leave, show
 from causegrid.errors import InputError, unknown
 
 
@@ -43,7 +36,7 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="Run folder (default: runs/<name of the study file>).")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Cells at a time.")] = 1,
+    workers: Workers = 1,
     threads: Annotated[int, typer.Option(min=1, help="Threads of each worker.")] = 1,
     engine: Annotated[str, typer.Option(help="Where cells run: `causegrid list engines`.")] = "local",
     set_: Set = None,
@@ -57,11 +50,15 @@ def run(
             help="Run each cell up to this stage only (as `train`); a later run without it goes on from there.",
         ),
     ] = None,
+    device: Device = "cpu",
     json: Json = False,
 ) -> None:
     """Fill the study's grid of cells.  Resumes by itself: finished cells and stages are never run again."""
     from causegrid.report import write_report
     from causegrid.runs import run as run_study
+    from causegrid.studies.placement import choose
+
+    choose(device)
 
     outcome = run_study(
         study,
@@ -74,18 +71,7 @@ def run(
         until=until,
         progress=terminal.Progress(),
     )
-    for cell, why in outcome.failures:
-        terminal.say(f"failed: {cell}: {why}")
-    for problem in outcome.problems:
-        terminal.say(f"problem: {problem}")
-    page = write_report(outcome.folder)
-    summary = {
-        "folder": str(outcome.folder),
-        "done": outcome.n_done,
-        "cached": outcome.n_cached,
-        "failed": outcome.n_failed,
-        "report": str(page),
-    }
+    summary = {**_ended(outcome), "report": str(write_report(outcome.folder))}
     if json:
         terminal.emit_json(summary)
     else:
@@ -176,3 +162,58 @@ def list_(
     if kind and kind not in KINDS:
         raise unknown("kind", kind, KINDS)
     show(catalogue([kind] if kind else list(KINDS)), json)
+
+
+@app.command(rich_help_panel=STUDIES)
+def zoo(
+    study: OtherStudy = None,
+    out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/zoo"),
+    workers: Workers = 1,
+    json: Json = False,
+) -> None:
+    """Train the tiny zoo: GPT-NeoX, OLMo and OLMoE that do the four prompt tasks, minutes a model."""
+    from causegrid.zoo import train_zoo
+
+    outcome, table = train_zoo(study, out, workers=workers, progress=terminal.Progress())
+    _told(outcome, {"capabilities": table}, json)
+
+
+@app.command(rich_help_panel=STUDIES)
+def calibrate(
+    study: OtherStudy = None,
+    out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/calibration"),
+    workers: Workers = 1,
+    json: Json = False,
+) -> None:
+    """Run the whole verdict procedure on planted models whose answer is known: error rates, power, coverage."""
+    from causegrid.calibrate import calibrate as run_calibration
+
+    outcome, tables = run_calibration(study, out, workers=workers, progress=terminal.Progress())
+    _told(outcome, tables, json)
+
+
+def _ended(outcome: Any) -> dict[str, Any]:
+    """How a run went, its failures and problems said on stderr."""
+    for cell, why in outcome.failures:
+        terminal.say(f"failed: {cell}: {why}")
+    for problem in outcome.problems:
+        terminal.say(f"problem: {problem}")
+    return {
+        "folder": str(outcome.folder),
+        "done": outcome.n_done,
+        "cached": outcome.n_cached,
+        "failed": outcome.n_failed,
+    }
+
+
+def _told(outcome: Any, tables: Mapping[str, Any], json: bool) -> None:
+    """A run and its summary tables, and the run's exit code."""
+    summary = _ended(outcome)
+    if json:
+        terminal.emit_json({**summary, **{name: terminal.records(t) for name, t in tables.items()}})
+    else:
+        for name, table in tables.items():
+            print(f"{name}:")
+            terminal.emit_table(table)
+        print("  ".join(f"{k}: {v}" for k, v in summary.items()))
+    leave(outcome.exit_code)

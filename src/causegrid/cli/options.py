@@ -40,6 +40,17 @@ Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="O
 StudyFile = Annotated[
     Path, typer.Argument(metavar="STUDY.yaml", help="A study file; `causegrid init` writes one.")
 ]
+OtherStudy = Annotated[
+    Path | None,
+    typer.Argument(metavar="[STUDY.yaml]", help="A study file (default: the one that ships)."),
+]
+Workers = Annotated[int, typer.Option(min=1, help="Cells at a time.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        help="Where models run: cpu, cuda, auto (a GPU where there is one) or balanced (spread over several)."
+    ),
+]
 Rules = Annotated[str, typer.Option(help="strict (what we would defend) or paper (the published procedure).")]
 Mode = Annotated[str, typer.Option(help="Ablation: mean, zero or resample.")]
 
