@@ -19,9 +19,9 @@ STAGES = {
     "pattern-selectivity": {
         "prompts": ["prompts", "dropped", "noise_floor"],
         "signatures": ["spectrum", "screens", "groups"],
-        "effects": ["effects", "singles", "text"],
+        "effects": ["effects", "singles", "by_variant", "text"],
         "null": ["nulls", "null_notes"],
-        "verdicts": ["verdicts"],
+        "verdicts": ["bos", "bos_groups", "verdicts"],
     },
 }
 Made = tuple[dict[str, pd.DataFrame], dict[str, Any]]
@@ -100,6 +100,7 @@ GROUPS = {
     ),
 }  # fmt: skip
 UNION = "all groups"
+BOUND, ONLY = "layers of name-mover", "only name-mover"
 
 
 def pattern_cell(
@@ -123,13 +124,20 @@ def pattern_tables(cell: Mapping[str, Any]) -> Made:
         group: str, members: list[str], mode: str, metric: str, value: float, width: float
     ) -> dict[str, Any]:
         return {
-            "group": group, "heads": members, "n_heads": len(members), "mode": mode, "metric": metric, "n": n,
-            "baseline": base[metric], "ablated": base[metric] + value, "effect": value, "low": value - width,
-            "high": value + width, "noise": 0.0, "flag": "", "clean": [base[metric]] * n, "values": [value] * n,
+            "group": group, "role": roles.get(group, "group"), "heads": members, "n_heads": len(members), "mode": mode,
+            "metric": metric, "n": n, "baseline": base[metric], "ablated": base[metric] + value, "effect": value,
+            "low": value - width, "high": value + width, "noise": 0.0, "flag": "", "clean": [base[metric]] * n,
+            "values": [value] * n,
         }  # fmt: skip
 
     effects, singles, nulls, notes, verdicts, text, patterns = [], [], [], [], [], [], []
-    listed = {**{g: (v[0], v[1], v[3]) for g, v in GROUPS.items()}, UNION: (union, -2.6, -0.3)}
+    roles = {UNION: "union", BOUND: "upper bound", ONLY: "keep only"}
+    about = {
+        UNION: (union, -2.6, -0.3),
+        BOUND: (names[22 * heads : 25 * heads], -2.9, -0.4),
+        ONLY: (names[5:], -3.0, -0.8),
+    }
+    listed = {**{g: (v[0], v[1], v[3]) for g, v in GROUPS.items()}, **about}
     for mode in cell["modes"]:
         for group, (members, margin, top1) in listed.items():
             more = 1.0 if mode == "mean" else 1.6
@@ -181,17 +189,44 @@ def pattern_tables(cell: Mapping[str, Any]) -> Made:
                 "largest of name-mover, previous-token, s-inhibition",
                 "rank": np.nan, "rank_of": np.nan, "singles_sum": value, "combined": verdict, "differs": True,
             })  # fmt: skip
-    for metric, value in (("logit_diff", -2.6), ("top1", -0.3)):
-        verdicts.append({
-            **verdicts[0], "group": UNION, "heads": union, "kind": "descriptive", "metric": metric, "effect": value,
-            "low": value - 0.1, "high": value + 0.1, "null_mean": np.nan, "null_sd": np.nan, "n_null": 0, "p": np.nan,
-            "p_holm": np.nan, "p_min": np.nan, "specificity": np.nan, "excess": np.nan, "verdict": "inconclusive",
-            "combined": "inconclusive", "reason": "Not ranked, there are no draws for it", "marks": [],
-        })  # fmt: skip
+    ruled = [
+        {**v, "role": "group", "rules": rules, "leads": rules == cell["rules"], "other": "secondary"}
+        for rules in ("strict", "paper") for v in verdicts
+    ]  # fmt: skip
+    for v in ruled:
+        if not v["leads"]:
+            v["combined"] = v["verdict"] = "secondary"
+            v["reason"], v["other"] = "harms, 4x its null, but another harms more", verdicts[0]["combined"]
+    for group, (members, *values) in about.items():
+        for metric, value in zip(("logit_diff", "top1"), values, strict=True):
+            ruled.append({
+                **ruled[0], "group": group, "heads": members, "kind": "descriptive", "metric": metric, "effect": value,
+                "low": value - 0.1, "high": value + 0.1, "null_mean": np.nan, "null_sd": np.nan, "n_null": 0,
+                "p": np.nan, "p_holm": np.nan, "p_min": np.nan, "specificity": np.nan, "excess": np.nan,
+                "verdict": "descriptive", "combined": "descriptive", "reason": f"said of {group}", "marks": [],
+                "role": roles[group], "rules": cell["rules"], "leads": True, "other": "descriptive",
+            })  # fmt: skip
+    bos = [
+        {"group": group, "head": e["group"], "best_class": "first-token" if i == 0 else "unclassified", "bos": i == 0,
+         "bos_selectivity": 40.0, "bos_mass": 0.8, **{c: e[c] for c in ("metric", "effect", "low", "high")}}
+        for group, (members, *_) in GROUPS.items() for i, head in enumerate(members)
+        for e in singles if e["group"] == head
+    ]  # fmt: skip
+    bos_groups = [
+        {"group": g, "metric": m, "mode": "mean", "n_heads": len(v[0]), "n_bos": 1, "effect": v[1], "low": v[1] - 0.1,
+         "high": v[1] + 0.1, "singles_sum": 1.2 * v[1], "bos_sum": 0.4 * v[1], "again": v[0][1:],
+         "again_effect": 0.7 * v[1], "again_low": 0.6 * v[1] - 0.1, "again_high": 0.6 * v[1] + 0.1, "note": "1 fewer"}
+        for g, v in GROUPS.items() for m in ("logit_diff", "top1")
+    ]  # fmt: skip
+    by_variant = [
+        {**{c: e[c] for c in ("group", "role", "mode", "metric", "baseline")}, "variant": variant, "n": n // 2,
+         "effect": e["effect"] + 0.1 * k, "low": e["low"] - 0.1, "high": e["high"] + 0.2}
+        for e in effects if e["role"] in ("group", "union") for k, variant in enumerate(("ABBA", "BABA"))
+    ]  # fmt: skip
     prompts = pd.DataFrame({
         "half": ["chosen on"] * n + ["measured on"] * n,
         "text": [f"When Mary and John number {i} went to the shop, John gave a bottle to" for i in range(2 * n)],
-        "variant": "ABB", "n_tokens": 15, "answer": " Mary", "foil": " John",
+        "variant": ["ABBA", "BABA"] * n, "n_tokens": 15, "answer": " Mary", "foil": " John",
         "top1": [np.nan] * n + list(np.r_[np.ones(n - 11), np.zeros(11)]),
         "logit_diff": [np.nan] * n + list(3.1 + rng.standard_normal(n)), "answer_prob": 0.5, "answer_rank": 0.0,
         "restricted": [np.nan] * n + [1.0] * n,
@@ -214,7 +249,8 @@ def pattern_tables(cell: Mapping[str, Any]) -> Made:
         "noise_floor": pd.DataFrame({"metric": ["top1"], "noise": [0.0]}), "spectrum": spectrum, "screens": screens,
         "groups": pd.DataFrame(patterns), "effects": pd.DataFrame(effects), "singles": pd.DataFrame(singles),
         "text": pd.DataFrame(text), "nulls": pd.DataFrame(nulls), "null_notes": pd.DataFrame(notes),
-        "verdicts": pd.DataFrame(verdicts),
+        "verdicts": pd.DataFrame(ruled), "bos": pd.DataFrame(bos), "bos_groups": pd.DataFrame(bos_groups),
+        "by_variant": pd.DataFrame(by_variant),
     }  # fmt: skip
     return tables, facts
 

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from report_runs import (
+    BOUND,
     GROUPS,
+    ONLY,
     STAGES,
     UNION,
     make_run,
@@ -84,7 +86,7 @@ def test_it_draws_everything_and_asks_for_nothing(seen):
     # Of the one task shown, per family: two learning curves, a probe, readings and an erasure, an erasure at longer
     # lengths, two or three parts, two of patching; behaviour in three measures.  Parity has one rank: no sweep.
     assert seen.count("#study-0 .plot svg") == 3 + 5 * 8 + (2 + 3 + 3 + 2 + 2)
-    assert seen.count("#study-1 .plot svg") == 2 * 5
+    assert seen.count("#study-1 .plot svg") == 2 * 6
     assert seen.tab.evaluate("performance.now()") < 20_000  # 1 to 2 s on an idle machine
 
 
@@ -179,20 +181,46 @@ def test_a_hint_tells_the_number_and_its_interval(seen, whole):
 
 def test_verdicts_say_effect_null_and_p(seen):
     line = seen.tab.locator("#cell-1-0 table.lines tr.first").first.inner_text()
-    assert re.sub(r"\s+", " ", line).startswith("name-mover primary −1.90 [−2.08, −1.72]")
+    assert re.sub(r"\s+", " ", line).startswith("name-mover primary secondary −1.90 [−2.08, −1.72]")
     assert "(119)" in line and "0.017" in line and "0.050" in line and "7.1 ×" in line
-    union = seen.tab.locator("#cell-1-0 table.lines tr.first").last.inner_text()
-    assert UNION in union and "none" in union
+    below = seen.tab.locator("#cell-1-0 table.lines tr.second").first.inner_text()
+    assert "By the paper rules secondary: harms, 4x its null" in below
+    heading = seen.tab.locator("#cell-1-0").get_by_role("heading", name="What describes the groups")
+    described = heading.locator("xpath=following-sibling::div[1]").inner_text()
+    for name in (UNION, BOUND, ONLY):
+        assert name in described and f"said of {name}" in described
+
+
+def test_p_over_all_cells_is_benjamini_and_hochbergs(seen, whole):
+    """By hand: six margin p of 1/60 each, so each corrected one is 1/60 too."""
+    seen.tab.locator("#study-1 summary", has_text="Every p over all cells").click()
+    lines = seen.tab.locator("#study-1 details:has(> summary:text('Every p over all cells')) tbody tr")
+    assert lines.count() == 2 * 3
+    assert re.sub(r"\s+", " ", lines.first.inner_text()).count("0.017") == 3  # p, BH, least
+    table = whole / "pattern-selectivity" / "tables" / "across_cells.csv"
+    assert len(table.read_text().splitlines()) == 1 + 2 * 3 * 2
+
+
+def test_the_bos_diagnostic_shows_every_head_alone(seen):
+    heading = seen.tab.locator("#cell-1-0").get_by_role("heading", name="Heads on the first token")
+    table = heading.locator("xpath=following-sibling::div[1]")
+    assert re.sub(r"\s+", " ", table.locator("tr.first").first.inner_text()).startswith(
+        "name-mover 1 of 5 −1.90"
+    )
+    said = table.locator("tr.second").first.inner_text()
+    assert all(head in said for head in GROUPS["name-mover"][0])
+    assert table.locator("span.bos").count() == 3
 
 
 def test_every_plotted_estimate_has_an_interval_or_a_null(seen):
     """As many interval bars as dots, in the figures of one cell; ticks are the draws of the null."""
-    null, _, alone, modes, spectrum = seen.tab.locator("#cell-1-0 svg").all()
+    null, _, alone, variants, modes, spectrum = seen.tab.locator("#cell-1-0 svg").all()
     assert null.locator("g[aria-label='tick'] line").count() == 3 * 119
     other = {"zero line": 1, "random targets": 1, "between layers": 29}
     for figure, dots, lines in (
         (null, 3, ["zero line"]),
         (alone, 22, ["zero line", "random targets"]),
+        (variants, 6, ["zero line"]),
         (modes, 8, ["zero line"]),
         (spectrum, 270, ["between layers"]),
     ):
@@ -203,9 +231,9 @@ def test_every_plotted_estimate_has_an_interval_or_a_null(seen):
 def test_text_from_tables_runs_nothing(browser, tmp_path):
     found = Seen(browser, write_report(evil_run(tmp_path)))
     assert found.tab.evaluate("window.broken") is None and found.count("img") == 0
-    assert found.count("#study-0 .plot svg") == 5
+    assert found.count("#study-0 .plot svg") == 6
     assert EVIL in found.tab.locator(".example").first.inner_text()
-    assert EVIL in found.tab.locator("table.lines").inner_text()
+    assert EVIL in found.tab.locator("table.lines").first.inner_text()
     assert found.fine
 
 
@@ -272,7 +300,7 @@ def test_the_published_rules_and_a_task_without_foils(browser, tmp_path):
     assert found.fine
     first, second = found.tab.locator("details.cell").all()
     assert "there is no foil, so top-1 decides" in first.inner_text() and ", not “" not in first.inner_text()
-    assert "Top-1 effect, pp" in first.locator("table.lines th").nth(2).inner_text()
+    assert "Top-1 effect, pp" in first.locator("table.lines th").nth(3).inner_text()
     assert "paper (top-1 decides, as published)" in second.inner_text()
     assert "The same groups under each ablation" not in second.inner_text()
 

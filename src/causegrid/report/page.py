@@ -24,6 +24,7 @@ from jinja2 import Environment
 import causegrid
 from causegrid.errors import InputError
 from causegrid.report import pattern_selectivity, state_encoding
+from causegrid.report.across import write_across
 from causegrid.report.claims import claim_rows
 from causegrid.report.rows import plain
 from causegrid.runs import files, store
@@ -38,6 +39,8 @@ SCRIPTS = (
     "state_erasure.js",
     "state_parts.js",
     "pattern_selectivity.js",
+    "pattern_verdicts.js",
+    "pattern_beside.js",
     "page.js",
 )
 ANCHOR = "anchor"  # kind of a claim that sets a published figure of other settings beside ours
@@ -119,6 +122,7 @@ def _combine(run: store.Run) -> str:
         return "The combined tables are being written by the run itself."
     try:
         store.combine(run, csv=True)
+        write_across(run)
     except OSError as error:
         if error.errno is not None:
             raise

@@ -1,10 +1,14 @@
-"""The page's data on a pattern-selectivity run: one block per cell, since cells differ in model and groups."""
+"""The page's data on a pattern-selectivity run: one block per cell, since cells differ in model and groups.
+
+What is judged by both rule sets stands under the leading one; the other's verdicts go along as `beside`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from causegrid.report.across import across_cells, leading
 from causegrid.report.rows import columns, plain
 
 if TYPE_CHECKING:
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
 
 METRICS = ("logit_diff", "top1")
 EXAMPLES = 2
-EFFECT = ("group", "mode", "metric", "n", "baseline", "ablated", "effect", "low", "high")
+EFFECT = ("group", "role", "mode", "metric", "n", "baseline", "ablated", "effect", "low", "high")
 VERDICT = (
     "group",
     "heads",
@@ -33,6 +37,7 @@ VERDICT = (
     "excess",
     "p",
     "p_holm",
+    "p_bh",
     "p_min",
     "specificity",
     "verdict",
@@ -40,28 +45,41 @@ VERDICT = (
     "reason",
     "combined",
     "differs",
+    "role",
+    "rules",
+    "other",
 )
+BESIDE = ("group", "metric", "rules", "verdict", "combined", "marks", "reason")
+BOS_HEADS = ("group", "head", "best_class", "bos", "bos_mass", "metric", "effect", "low", "high")
+BOS_GROUPS = (
+    "group", "metric", "mode", "n_heads", "n_bos", "effect", "low", "high", "singles_sum", "bos_sum", "again",
+    "again_effect", "again_low", "again_high", "note",
+)  # fmt: skip
+VARIANT = ("group", "role", "mode", "metric", "variant", "n", "baseline", "effect", "low", "high")
 NOTE = ("group", "n_null", "wanted", "n_possible", "exhaustive", "contaminated", "stopped", "why")
 
 
 def section(cells: Sequence[CellRecord]) -> dict[str, Any]:
     """Everything the page draws, from the finished cells' tables."""
-    return {"cells": [_cell(c) for c in cells]}
+    across = across_cells(cells)
+    return {"cells": [_cell(c, across[across["cell"] == c.id]) for c in cells]}
 
 
-def _cell(cell: CellRecord) -> dict[str, Any]:
+def _cell(cell: CellRecord, across: pd.DataFrame) -> dict[str, Any]:
     prompts = cell.table("prompts")
     measured = prompts[prompts["half"] == "measured on"] if prompts is not None else None
     dropped = cell.table("dropped")
     effects = _of_metrics(cell.table("effects"))
     singles = cell.table("singles")
+    verdicts = cell.table("verdicts")
     return {
         **{k: cell.config[k] for k in ("task", "model", "seed", "rules", "modes")},
         "facts": plain({k: v for k, v in cell.facts.items() if k != "fingerprint"}),
         "baseline": {} if measured is None else {m: _mean(measured, m) for m in (*METRICS, "restricted")},
         "examples": {} if measured is None else columns(measured.head(EXAMPLES), ["text", "answer", "foil"]),
         "dropped": [] if dropped is None else [str(x) for x in dropped["dropped"]],
-        "verdicts": columns(cell.table("verdicts"), VERDICT),
+        "verdicts": columns(_corrected(verdicts, across), VERDICT),
+        "beside": columns(_beside(verdicts), BESIDE),
         "effects": columns(effects, EFFECT),
         "singles": columns(_of_metrics(singles), EFFECT),
         "nulls": _draws(cell.table("nulls")),
@@ -74,7 +92,23 @@ def _cell(cell: CellRecord) -> dict[str, Any]:
         ),
         "spectrum": columns(cell.table("spectrum"), ["layer", "head", "pr", "low", "high", "n"]),
         "text": columns(cell.table("text"), ["group", "mode", "clean", "ablated", "increase"]),
+        "bos": columns(cell.table("bos"), BOS_HEADS),
+        "bos_groups": columns(cell.table("bos_groups"), BOS_GROUPS),
+        "variants": columns(cell.table("by_variant"), VARIANT),
     }
+
+
+def _corrected(verdicts: pd.DataFrame | None, across: pd.DataFrame) -> pd.DataFrame | None:
+    """The leading rows with `p_bh` over all cells."""
+    if verdicts is None:
+        return None
+    keys = ["group", "metric"]
+    return leading(verdicts).merge(across[[*keys, "p_bh"]], on=keys, how="left")
+
+
+def _beside(verdicts: pd.DataFrame | None) -> pd.DataFrame | None:
+    """The rows under the other rule set; none in a table of one."""
+    return None if verdicts is None or "leads" not in verdicts else verdicts[~verdicts["leads"].astype(bool)]
 
 
 def _of_metrics(table: pd.DataFrame | None) -> pd.DataFrame | None:

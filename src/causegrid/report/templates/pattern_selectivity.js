@@ -1,29 +1,7 @@
-// Pattern selectivity: per cell the verdicts, the matched-random nulls, every head alone, the participation ratios.
-const VERDICT = {
-  primary: ["cause", "a significant cause: the largest harm of the groups listed"],
-  "co-primary": ["cause", "significant, and not distinguishable from the largest"],
-  secondary: ["some", "a significant cause, smaller than the primary"],
-  interferer: ["harm", "removing it helps the task, and its heads alone confirm it"],
-  "interferer (joint)": ["harm", "removing it helps the task, but not head by head"],
-  correlate: ["show", "attends as its screen says, and removing it does about nothing"],
-  null: ["none", "removing it does about nothing, and no pattern is known"],
-  inconclusive: ["none", "not significant, and the interval is too wide to call the effect nothing"],
-  descriptive: ["none", "shown, not ranked: it is no rival of the other groups"],
-  saturated: ["none", "the group and its random draws both remove all there is to remove"],
-  "no headroom": ["none", "the untouched model is so good that help could not show"],
-  "unreliable null": ["none", "it would be significant, but random draws alone wreck the task"],
-  "not testable": ["none", "the untouched model does not do the task"],
-  "not testable (draws)": ["none", "too few distinct random draws for the corrected p to reach the level asked"],
-};
-const MARK = {
-  "margin-not-argmax": "the margin falls, the most likely token hardly changes", "argmax-not-margin": "the most likely token changes, the margin hardly does",
-  "constant writer": "an effect under zero ablation, none under mean ablation: the heads add a constant",
-  redundant: "the group does much more than its heads one by one", "breaks ordinary text": "ordinary text suffers too: no task circuit",
-  contaminated: "draws may hold heads of competing groups", "pattern unknown": "no pattern score to tell correlate from null",
-};
+// Pattern selectivity, the cells: what was run, every head alone, the participation ratios; verdicts and nulls are in
+// pattern_verdicts.js, what describes the groups beside them in pattern_beside.js.
 const OPEN = 3; // so many cells are drawn at once; the others when they are opened
-const ruling = (v) => badge(v, (VERDICT[v] || ["none"])[0]);
-const short = (text) => (text.length > 17 ? `${text.slice(0, 16)}…` : text);
+const short = (text, n = 17) => (text.length > n ? `${text.slice(0, n - 1)}…` : text);
 const hueOf = (c) => (group) => (c.rivals.includes(group) ? HUES[c.rivals.indexOf(group) % HUES.length] : GREY);
 
 function patternSelectivity(s, root, run) {
@@ -31,7 +9,7 @@ function patternSelectivity(s, root, run) {
   if (cells.length > 1) root.append(drawn(() => overview(cells, run)));
   cells.forEach((c, i) => {
     const box = el("details", { class: "cell", id: `cell-${run}-${i}` }, el("summary", {}, el("h3", {}, `${c.task} on ${c.model}`, dim(` seed ${c.seed}`))));
-    const fill = () => box.childNodes.length < 2 && box.append(...[intro, verdicts, nulls, alone, modes, spectrum, more].map((part) => drawn(() => part(c))));
+    const fill = () => box.childNodes.length < 2 && box.append(...[intro, verdicts, nulls, described, alone, bosDiagnostic, variants, modes, spectrum, more].map((part) => drawn(() => part(c))));
     box.addEventListener("toggle", () => box.open && fill());
     addEventListener("beforeprint", () => (box.open = true) && fill());
     root.append(box);
@@ -41,13 +19,14 @@ function patternSelectivity(s, root, run) {
 
 // The cell with its tables as rows, the metric that decides and the groups that compete.
 function unpacked(c) {
-  const t = Object.fromEntries(["verdicts", "effects", "singles", "notes", "groups", "screens", "spectrum", "text", "examples"].map((k) => [k, records(c[k])]));
+  const t = Object.fromEntries(["verdicts", "beside", "effects", "singles", "notes", "groups", "screens", "spectrum", "text", "examples", "bos", "bos_groups", "variants"].map((k) => [k, records(c[k])]));
   const has = (m) => t.verdicts.some((v) => v.metric === m && known(v.effect));
   const order = c.rules === "paper" ? ["top1", "logit_diff"] : ["logit_diff", "top1"];
   const decides = order.find(has) || order[0];
   const metrics = order.filter(has);
   const rivals = unique(t.verdicts.filter((v) => v.kind === "competing").map((v) => v.group));
-  return { ...c, ...t, decides, metrics, rivals, main: t.verdicts.filter((v) => v.metric === decides) };
+  const own = (v) => !v.role || v.role === "group", beside = c.rules === "paper" ? "strict" : "paper";
+  return { ...c, ...t, decides, metrics, rivals, otherRules: t.beside.length ? beside : null, main: t.verdicts.filter((v) => v.metric === decides && own(v)), about: t.verdicts.filter((v) => !own(v)) };
 }
 
 function overview(cells, run) {
@@ -56,11 +35,26 @@ function overview(cells, run) {
     a.onclick = () => { document.getElementById(id).open = true; };
     return a;
   };
-  return el("div", {}, heading("All cells", "The verdict on each competing group, with its effect and its interval. Every cell follows below; the model’s name leads there."), table([
+  const split = (v) => known(v.other) && v.other !== v.combined;
+  const said = (c, v) => el("span", {}, v.group, " ", ruling(v.combined), split(v) ? [" ", dim(`${c.otherRules}: ${v.other}`)] : null, " ", dim(effect(v)));
+  const rivals = (c) => c.main.filter((v) => v.kind === "competing");
+  return el("div", {}, heading("All cells", "The verdict on each competing group, with its effect and its interval; where the other rule set says otherwise, its word is beside. Every cell follows below; the model’s name leads there."), table([
     { name: "Task", value: (c) => c.task }, { name: "Model", class: "whole", value: (c) => link(c) }, { name: "Seed", num: true, value: (c) => c.seed },
     { name: "Untouched model", num: true, value: (c) => measuredMean(c) },
-    { name: "Verdicts", value: (c) => el("div", { class: "verdicts" }, c.main.filter((v) => v.kind === "competing").map((v) => el("span", {}, v.group, " ", ruling(v.combined), " ", dim(effect(v))))) },
-  ], cells));
+    { name: "Verdicts", value: (c) => el("div", { class: "verdicts" }, rivals(c).map((v) => said(c, v))) },
+  ], cells), folded("Every p over all cells", () => overCells(cells, rivals)));
+}
+
+// Raw p of every competing group, Holm's within its cell, Benjamini and Hochberg's over all cells, by metric.
+function overCells(cells, rivals) {
+  const rows = cells.flatMap((c) => c.verdicts.filter((v) => v.kind === "competing").map((v) => ({ ...v, cell: c })));
+  const note = "Raw p against the random draws; Holm’s correction within the cell, by which the strict verdicts go; Benjamini and Hochberg’s over all cells of this report, per metric: of the groups called at 0.05 by it, one in twenty is expected to be false. The table is across_cells.csv.";
+  return el("div", {}, el("p", { class: "note" }, note), choose([{ label: "Metric", options: unique(rows.map((v) => v.metric)).map((m) => [m, METRIC[m].name]) }], ([metric]) => table([
+    { name: "Task", value: (v) => v.cell.task }, { name: "Model", class: "whole", value: (v) => v.cell.model }, { name: "Seed", num: true, value: (v) => v.cell.seed },
+    { name: "Group", class: "whole", value: (v) => v.group }, { name: METRIC[metric].head, num: true, value: (v) => effect(v, "") },
+    { name: "p", num: true, value: (v) => pvalue(v.p) }, { name: "p Holm", num: true, value: (v) => pvalue(v.p_holm) }, { name: "p BH", num: true, value: (v) => pvalue(v.p_bh) },
+    { name: "Least p", num: true, value: (v) => pvalue(v.p_min) }, { name: `Verdict by ${METRIC[metric].name}`, value: (v) => ruling(v.verdict) },
+  ], d3.sort(rows.filter((v) => v.metric === metric), (v) => v.p ?? 2))));
 }
 
 function effect(v, unit = METRIC[v.metric].unit) {
@@ -81,57 +75,7 @@ function intro(c) {
   const lines = c.examples.map((e) => el("p", { class: "example" }, el("q", {}, e.text), " → ", el("q", {}, e.answer.trim()), (e.foil || "").trim() ? [", not ", el("q", {}, e.foil.trim())] : null));
   const chosen = c.rules === "paper" ? "paper (top-1 decides, as published)" : `strict (${c.decides === "logit_diff" ? "the margin decides, top-1 is shown beside it" : "there is no foil, so top-1 decides"})`;
   return el("div", {}, lines,
-    el("p", { class: "note" }, `The untouched model on ${f.n_measured_on ?? "?"} prompts: ${said.join("; ") || "not recorded"} (± standard error). Heads were chosen by their attention on ${f.n_chosen_on ?? "?"} other prompts. Ablation: ${c.modes[0]}. Rules: ${chosen}. BOS token: ${f.bos ?? "?"}.`));
-}
-
-function verdicts(c) {
-  if (!c.main.length) return el("p", { class: "dim" }, "There are no verdicts in this cell.");
-  const m = METRIC[c.decides], other = c.metrics.find((x) => x !== c.decides);
-  const onOther = (v) => c.verdicts.find((w) => w.group === v.group && w.metric === other);
-  const seen = Object.keys(VERDICT).filter((k) => c.verdicts.some((v) => v.combined === k || v.verdict === k));
-  const marks = Object.keys(MARK).filter((k) => c.verdicts.some((v) => (v.marks || []).includes(k)));
-  const marksOf = (v) => [...(v.marks || []).map((k) => [k, k]), ...((other && onOther(v)?.marks) || []).filter((k) => !(v.marks || []).includes(k)).map((k) => [k, `${k} (${METRIC[other].name})`])];
-  const reason = (v) => el("div", { class: "why" }, el("span", { class: "heads" }, (v.heads || []).join(" ")), " ", v.reason, marksOf(v).map(([k, text]) => [" ", el("span", { class: "mark", title: MARK[k] }, text)]));
-  return el("div", {}, heading("Verdicts", `A group of heads is a cause when ablating it does what ablating equally many other heads of the same layers does not. p is two-sided against those random draws; Holm’s correction is over the ${plural(c.rivals.length, "competing group")}, which share no head. Specificity: the group’s effect over that of its random draws; 3 × is asked. Other groups are described, not ranked.`, "h4"),
-    table([
-      { name: "Group", value: (v) => el("b", {}, v.group) },
-      { name: "Verdict", value: (v) => ruling(v.combined) },
-      { name: m.head, num: true, value: (v) => effect(v, "") },
-      { name: "Random draws", num: true, title: "the matched-random null: mean ± standard deviation (number of draws)", value: (v) => (v.n_null ? `${signed(v.null_mean * m.scale, m.digits)} ± ${num(v.null_sd * m.scale, m.digits)} (${v.n_null})` : "none") },
-      { name: "p", num: true, value: (v) => (v.n_null ? pvalue(v.p) : "–") },
-      { name: "p Holm", num: true, value: (v) => (v.n_null ? pvalue(v.p_holm) : "–") },
-      { name: "Least p", num: true, title: "the smallest p this many draws can give", value: (v) => (v.n_null ? pvalue(v.p_min) : "–") },
-      { name: "Specificity", num: true, value: (v) => (known(v.specificity) && v.n_null ? `${num(v.specificity, 1)} ×` : "–") },
-      other ? { name: METRIC[other].head, num: true, value: (v) => { const w = onOther(v); return w ? effect(w, "") : "–"; } } : null,
-      other ? { name: `By ${METRIC[other].name}`, title: `the verdict if ${METRIC[other].name} decided`, value: (v) => { const w = onOther(v); return w ? (w.verdict === v.combined ? dim(w.verdict) : ruling(w.verdict)) : "–"; } } : null,
-    ].filter(Boolean), c.main, reason),
-    el("details", {}, el("summary", {}, "What the words mean"), el("dl", { class: "meanings" }, seen.map((k) => [el("dt", {}, ruling(k)), el("dd", {}, VERDICT[k][1])]), marks.map((k) => [el("dt", {}, el("span", { class: "mark" }, k)), el("dd", {}, MARK[k])]))));
-}
-
-function nulls(c) {
-  const groups = unique([...c.rivals, ...Object.keys(c.nulls[c.decides] || {})]);
-  if (!groups.length) return el("div");
-  const strip = (metric) => {
-    const m = METRIC[metric], rows = c.verdicts.filter((v) => v.metric === metric && groups.includes(v.group) && known(v.effect));
-    const ticks = groups.flatMap((g) => (c.nulls[metric]?.[g] || []).filter(known).map((v) => ({ group: g, v: v * m.scale })));
-    const dots = rows.map((v) => ({ ...v, x: v.effect * m.scale, lo: v.low * m.scale, hi: v.high * m.scale, same: known(v.excess) && known(v.null_mean) ? (v.excess + v.null_mean) * m.scale : null }));
-    const subset = dots.filter((v) => known(v.same) && v.null_prompts && v.null_prompts < v.n);
-    return plot({
-      width: fit(505), height: 46 + 42 * groups.length, marginTop: 4, marginLeft: 112, marginRight: 16, y: { label: null, domain: groups, tickFormat: short, tickSize: 0 }, x: { label: m.axis, grid: true, nice: true, inset: 8 },
-      marks: [
-        Plot.ruleX([0], { stroke: GREY }),
-        Plot.tickX(ticks, { y: "group", x: "v", stroke: INK, strokeOpacity: 0.28, inset: 8 }),
-        Plot.ruleY(dots, { y: "group", x1: "lo", x2: "hi", stroke: ACCENT, strokeWidth: 2.5 }),
-        Plot.dot(subset, { y: "group", x: "same", stroke: ACCENT, fill: "white", r: 4, strokeWidth: 1.5 }),
-        Plot.dot(dots, { y: "group", x: "x", fill: ACCENT, r: 5, title: ((v) => `${v.group}: ${v.verdict}\n${m.name} ${effect(v)} on ${v.n} prompts${v.null_prompts && v.null_prompts < v.n && known(v.same) ? `\n${signed(v.same, m.digits)} on the ${v.null_prompts} prompts of the draws` : ""}\n${v.n_null ? `${v.n_null} draws: ${signed(v.null_mean * m.scale, m.digits)} ± ${num(v.null_sd * m.scale, m.digits)}, p ${pvalue(v.p)}, Holm ${pvalue(v.p_holm)}` : "no draws"}`) }),
-      ],
-    });
-  };
-  const said = c.notes.map((n) => `${n.group} ${n.n_null} of ${n.wanted}${n.exhaustive ? " (all there are)" : ""}${n.contaminated ? " (contaminated)" : ""}${n.stopped ? " (stopped early: plainly within chance)" : n.why ? ` (${n.why})` : ""}`);
-  const subset = d3.max(c.main, (v) => v.null_prompts), all = d3.max(c.main, (v) => v.n);
-  return el("div", {}, heading("Each group beside its matched-random null", `A thin line is one random draw: as many other heads of the same layers, ablated the same way${subset && subset < all ? `, on ${subset} of the prompts. The open dot is the group on those same prompts` : ""}. The dot with its interval is the group${subset && subset < all ? ` on all ${all}` : ""}. Left of 0 is harm.${said.length ? ` Draws: ${said.join("; ")}.` : ""}`, "h4"),
-    legend([["group, interval over prompts", ACCENT, "dot"], subset && subset < all ? ["group on the draws’ prompts", ACCENT, "ring"] : null, ["one random draw", GREY, "tick2"]].filter(Boolean)),
-    el("div", { class: "panels" }, c.metrics.map((m) => panel(el("b", {}, METRIC[m].name), strip(m)))));
+    el("p", { class: "note" }, `The untouched model on ${f.n_measured_on ?? "?"} prompts: ${said.join("; ") || "not recorded"} (± standard error). ${f.floor ? `It fails the task’s floor: ${f.floor}. ` : ""}Heads were chosen by their attention on ${f.chosen_on_measured ? "the same prompts, as published" : `${f.n_chosen_on ?? "?"} other prompts`}. Ablation: ${c.modes[0]}. Rules: ${chosen}. BOS token: ${f.bos ?? "?"}.`));
 }
 
 function alone(c) {
@@ -168,27 +112,6 @@ function apart(points, x, y) {
     sides[side].push(p);
   }
   return sides;
-}
-
-function modes(c) {
-  const rows = c.effects.filter((e) => e.metric === c.decides && known(e.effect)), groups = unique(rows.map((e) => e.group)), kinds = unique(rows.map((e) => e.mode)), m = METRIC[c.decides];
-  if (kinds.length < 2) return el("div");
-  const hue = (mode) => HUES[kinds.indexOf(mode)];
-  return el("div", {}, heading("The same groups under each ablation", "zero: the heads’ output is set to 0. mean: to its mean over other prompts of the task. resample: to that of another prompt. Where zero and mean differ, the heads add a constant, and the effect under zero is that constant’s. Bars: intervals over prompts.", "h4"),
-    legend(kinds.map((k) => [k, hue(k)])),
-    plot({
-      width: fit(620), height: 46 + 36 * groups.length, marginTop: 4, marginLeft: 112, marginRight: 16, y: { label: null, domain: groups, tickFormat: short, tickSize: 0 }, x: { label: m.axis, grid: true, nice: true, inset: 8 },
-      marks: [
-        Plot.ruleX([0], { stroke: GREY }),
-        kinds.map((k, i) => {
-          const mine = rows.filter((e) => e.mode === k), dy = beside(i, kinds.length, 9);
-          return [
-            Plot.ruleY(mine, { y: "group", x1: (e) => e.low * m.scale, x2: (e) => e.high * m.scale, dy, stroke: hue(k), strokeWidth: 2 }),
-            Plot.dot(mine, { y: "group", x: (e) => e.effect * m.scale, dy, fill: hue(k), r: 4, title: ((e) => `${e.group}, ${e.mode} ablation\n${m.name} ${effect(e)}`) }),
-          ];
-        }),
-      ],
-    }));
 }
 
 function spectrum(c) {
