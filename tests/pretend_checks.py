@@ -24,7 +24,7 @@ import pretend  # noqa: E402
 import tiny  # noqa: E402
 from benchmarks import gpu, steps  # noqa: E402
 from causegrid import sites  # noqa: E402
-from causegrid.interventions.components import conv_means  # noqa: E402
+from causegrid.interventions.convolution import conv_means  # noqa: E402
 from causegrid.interventions.erasure import erased_behaviour  # noqa: E402
 from causegrid.interventions.heads import Ablator  # noqa: E402
 from causegrid.interventions.patching import patch_recovery  # noqa: E402
@@ -236,6 +236,29 @@ def signatures() -> float:
             ]
         )
     return max(gpu.off(b, a) for a, b in zip(*tables, strict=True))
+
+
+@check("olmoe", "mixtral")
+def mixtures(kind: str) -> float:
+    """Routes, their use, their changes under an edit, and every expert alone."""
+    from causegrid.signatures.routing import changed, prompt_routes, routing
+    from causegrid.studies.pattern.experts import expert_effects
+
+    prompts = gpu.random_prompts(97, n=6, length=7, seed=0)
+    found = []
+    for model in hf(kind):
+        routes = prompt_routes(model, prompts)
+        cut = prompt_routes(model, prompts, edits=lambda index: [sites.zero("L0.z[1]")])
+        use = routing(routes)
+        effects = expert_effects(model, prompts, use)
+        found.append(
+            [
+                use[["share", "weight"]].to_numpy(),
+                np.array([one["all"] for one in changed(routes, cut).values()]),
+                np.stack(effects["values"]),
+            ]
+        )
+    return max(gpu.off(b, a) for a, b in zip(*found, strict=True))
 
 
 @check("gru", "hf gpt_neox")

@@ -20,7 +20,7 @@ WORDS = {
     "self-checks": ["self_checks", "own_self_checks"],
     "models": ["trained", "forwards", "saving", "random_state"],
     "sites": ["edits", "convolutions", "subspaces", "patching"],
-    "sweeps and signatures": ["ablations", "signatures"],
+    "sweeps and signatures": ["ablations", "signatures", "mixtures"],
 }
 
 RULES = """

@@ -7,7 +7,14 @@ from causegrid.signatures.lens import logit_lens
 from causegrid.signatures.patterns import group_pattern_score, pattern_null, screen, selected_heads
 from causegrid.signatures.probes import Probe
 from causegrid.signatures.profile import probe_profile, profile_of, profile_summary
-from causegrid.signatures.spectrum import participation_ratio, pr_integral, spectrum
+from causegrid.signatures.routing import prompt_routes
+from causegrid.signatures.spectrum import (
+    participation_ratio,
+    pr_integral,
+    pr_integrals,
+    pr_over_checkpoints,
+    spectrum,
+)
 
 __all__ = [
     "Activations",
@@ -22,9 +29,12 @@ __all__ = [
     "participation_ratio",
     "pattern_null",
     "pr_integral",
+    "pr_integrals",
+    "pr_over_checkpoints",
     "probe_profile",
     "profile_of",
     "profile_summary",
+    "prompt_routes",
     "screen",
     "selected_heads",
     "spectrum",
