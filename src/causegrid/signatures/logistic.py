@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.optimize import OptimizeResult, minimize
 from torch import Tensor
 
-from causegrid.signatures.standard import Floats64, Standard
+from causegrid.signatures.standard import Floats32, Floats64, Standard
 
 Ints = NDArray[np.int64]
 MEMORY = 20
@@ -94,20 +94,23 @@ def solve(
     c: float,
     tol: float,
     max_iter: int,
-    start: tuple[Floats64, Floats64] | None = None,
+    start: Floats32 | None = None,
 ) -> Plane:
     """The plane for class indices (N,), each of 0 .. C - 1 there, to a gradient of `tol` or for `max_iter`
     steps.
 
-    `start`: weight (C, d) on the standardised features and bias (C,) to walk from, where a plane near by is
-    known; the walk begins at the class frequencies without it, and where the loss is lower there.
+    `start`: class scores (N, C) of a plane for features near these; the walk begins at the plane that comes
+    nearest to them by ridge regression, which principal axes make one product, and at the class frequencies
+    without it or where the loss is lower there.
     """
     loss = _Loss(features, index, (2 if index.max() == 1 else 1) / c)
     plane = torch.zeros_like(loss.gradient)
     plane[:, -1:] = loss.share.log()
     if start is not None:
-        weight, bias = (torch.from_numpy(v) for v in start)
-        near = torch.cat([weight @ loss.axes, bias[:, None]], 1)
+        scores = torch.from_numpy(start).to(loss.turned.dtype)
+        level = scores.mean(0)  # (C,)
+        weight = ((scores - level).T @ loss.turned).double() / (loss.energy + len(plane) * loss.penalty)
+        near = torch.cat([weight, level[:, None].double()], 1)
         near -= near.mean(0)
         plane = near if loss(near) < loss(plane) else plane
     steps, leg = 0, FIRST_LEG

@@ -18,7 +18,7 @@ import numpy as np
 
 from causegrid.errors import InputError
 from causegrid.signatures.logistic import Ints, solve
-from causegrid.signatures.standard import Floats32, Floats64, Standard, matrix, standard
+from causegrid.signatures.standard import Floats32, Standard, matrix, standard
 
 MAX_ITER = 500
 TOLERANCE = 1e-4
@@ -41,14 +41,13 @@ class Probe:
         self.n_iter = 0
         self.converged = False
 
-    def fit(self, x: Any, y: Any, *, start: Probe | None = None) -> Probe:
+    def fit(self, x: Any, y: Any, *, start: Floats32 | None = None) -> Probe:
         """x (N, d), or its `Standard` where several labels are fitted on it; y (N,) integer labels.
         Returns itself.
 
-        `start`: a probe of the same classes on features near these, from which the solver walks: the optimum
-        is the same, to `tol`, and sooner reached.
-        Raises InputError when shapes disagree, values are not finite, y holds a single class, or `start` is of
-        other classes or another width.
+        `start`: class scores (N, C) of a probe of the same rows on features near these, from which the solver
+        walks: the optimum is the same, to `tol`, and sooner reached.
+        Raises InputError when shapes disagree, values are not finite, or y holds a single class.
         """
         features, labels = x if isinstance(x, Standard) else matrix(x), _labels(y)
         if len(features) != len(labels):
@@ -58,8 +57,12 @@ class Probe:
             found = self.classes[0] if len(self.classes) else "no label at all"
             raise InputError(f"cannot fit a probe: the training split has a single class ({found})")
         ready = features if isinstance(features, Standard) else standard(features)
-        near = None if start is None else self._near(start, ready)
-        plane = solve(ready, index, c=self.c, tol=self.tol, max_iter=self.max_iter, start=near)
+        if start is not None and start.shape != (len(labels), len(self.classes)):
+            raise InputError(
+                f"cannot start from scores of shape {start.shape}: here are {len(labels)} rows and "
+                f"{len(self.classes)} classes"
+            )
+        plane = solve(ready, index, c=self.c, tol=self.tol, max_iter=self.max_iter, start=start)
         self.n_iter, self.converged = plane.n_iter, plane.gradient <= self.tol
         weight = plane.weight * ready.scale  # (C, d)
         bias = plane.bias - weight @ ready.centre.astype(np.float64)
@@ -67,17 +70,6 @@ class Probe:
             weight, bias = (np.stack([-v[1], v[1]]) for v in (weight, bias))
         self.weight, self.bias = weight.astype(np.float32), bias.astype(np.float32)
         return self
-
-    def _near(self, start: Probe, ready: Standard) -> tuple[Floats64, Floats64]:
-        """The plane of another probe on these standardised features."""
-        if not np.array_equal(start.classes, self.classes) or start.weight.shape[1] != len(ready.scale):
-            raise InputError(
-                f"cannot start from a probe of {len(start.classes)} classes and weight {start.weight.shape}: here "
-                f"are {len(self.classes)} classes and {len(ready.scale)} features"
-            )
-        weight, scale = start.weight.astype(np.float64), ready.scale.astype(np.float64)
-        spread = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
-        return weight * spread, start.bias + weight @ ready.centre.astype(np.float64)
 
     def scores(self, x: Any) -> Floats32:
         """Class scores of x (N, d): (N, C).  Raises InputError before `fit`."""

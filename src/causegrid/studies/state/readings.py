@@ -2,8 +2,8 @@
 
 A `Bench` is one model at one length: its activations, the test sequences behind them and the no-model baseline.
 It answers two questions of any eraser: does the task still come out, and does a *fresh* probe, trained and
-tested on the erased activations, still find the state.  Its solver starts from what the first probe reads
-outside the subspace: the optimum is the same, and nearer.
+tested on the erased activations, still find the state.  Its solver starts from the first probe's scores:
+the optimum is the same, and nearer.
 
 A feature that the erasure left with less than a millionth of its spread, or that was constant before it, holds
 rounding, and is made constant before the fresh probe sees it: the probe standardises its features, and would
@@ -13,7 +13,6 @@ blow the rounding up to size one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,18 +105,19 @@ class Bench:
     tokens: Any
     states: Any
     baseline: float
-    kept: dict[int, tuple[Probe, Floats64]] = field(default_factory=dict)
+    kept: dict[int, tuple[Probe, Floats32, Floats64]] = field(default_factory=dict)
 
     def behaviour(self, layer: int, erasers: Sequence[Eraser], mean: NDArray[Any]) -> NDArray[np.float64]:
         """Task accuracy per erasure and sequence (n_erasers, n)."""
         where = f"L{layer}.resid_post"
         return erased_behaviour(self.model, self.tokens, self.states, where, erasers, mean)
 
-    def clean(self, layer: int) -> tuple[Probe, Floats64]:
-        """The probe of the untouched activations and their spread (d,), once per layer."""
+    def clean(self, layer: int) -> tuple[Probe, Floats32, Floats64]:
+        """The probe of the untouched activations, its scores (N, C), and their spread (d,), once per layer."""
         if layer not in self.kept:
             x = self.found.train.x[layer]
-            self.kept[layer] = Probe().fit(x, self.found.train.y[self.label]), spread(x)
+            probe = Probe().fit(x, self.found.train.y[self.label])
+            self.kept[layer] = probe, probe.scores(x), spread(x)
         return self.kept[layer]
 
     def first(self, layer: int) -> tuple[float, float]:
@@ -129,24 +129,12 @@ class Bench:
     def refit(self, layer: int, eraser: Eraser, mean: NDArray[Any]) -> tuple[float, float, float]:
         """A fresh probe on erased activations: accuracy and interval over test sequences."""
         train, test = self.found.train, self.found.test
-        first, before = self.clean(layer)
+        _, scores, before = self.clean(layer)
         erased = steady(erased_rows(train.x[layer], eraser, mean), before)
-        start = without(first, eraser, mean) if isinstance(eraser, Tensor) else None
-        fresh = Probe().fit(erased, train.y[self.label], start=start)  # a constant feature has weight 0
+        fresh = Probe().fit(erased, train.y[self.label], start=scores)  # a constant feature has weight 0
         held = erased_rows(test.x[layer], eraser, mean)
         right = fresh.predict(held) == test.y[self.label]
         return float(right.mean()), *bootstrap_mean(test.per_sequence(right))
-
-
-def without(probe: Probe, basis: Tensor, mean: NDArray[Any]) -> Probe:
-    """A probe that scores erased activations as `probe` does, and reads nothing along the basis (d, r): where the
-    solver of the fresh probe starts."""
-    q = basis.double().numpy()
-    along = (probe.weight @ q) @ q.T  # (C, d)
-    left = copy(probe)
-    left.weight = (probe.weight - along).astype(np.float32)
-    left.bias = (probe.bias + along @ mean).astype(np.float32)
-    return left
 
 
 def bench(model: Model, task: Any, found: Activations, label: str, seed: int) -> Bench:
