@@ -78,7 +78,7 @@ def test_the_tasks_lose_no_word_on_the_zoos_tokenizer(name: str) -> None:
     whole = task(name.removeprefix("held-out-")).prompts(TOKENIZER, 40)
     held = task(name).prompts(TOKENIZER, 40)
     assert not whole.dropped and not held.dropped
-    assert set(held.positions) == set(task(name).targets)
+    assert held.task == name and set(held.positions) == set(task(name).targets)
     assert set(held.texts) >= {t for t in whole.texts if held_out(t)} or len(held) == 40
     assert all(held_out(t) for t in held.texts)
     for i, text in enumerate(held.texts):

@@ -7,6 +7,7 @@ on any other model the names mean the same prompts, a random three quarters of t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from causegrid.errors import InputError
@@ -39,7 +40,7 @@ class HeldOut(PromptTask):
             raise InputError(
                 f"task {self.name!r}: none of {len(drawn)} prompts is held out; give it more words"
             )
-        return drawn.subset(pick)
+        return replace(drawn.subset(pick), task=self.name)
 
 
 @tasks.register("held-out-<task>", pattern=rf"{PREFIX}({'|'.join(TASKS)})")
