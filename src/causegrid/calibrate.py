@@ -84,6 +84,12 @@ def filled(page: str, found: Mapping[str, pd.DataFrame]) -> str:
     return _BLOCK.sub(block, page)
 
 
+def write_page(page: Path | str, folder: Path | str) -> None:
+    """Write the tables of a page anew from a run folder, in place."""
+    path = Path(page)
+    path.write_text(filled(path.read_text(encoding="utf-8"), tables(folder)), encoding="utf-8")
+
+
 def markdown(table: pd.DataFrame) -> str:
     """A table as GitHub writes it, floats to one decimal."""
 

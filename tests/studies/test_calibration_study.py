@@ -1,0 +1,179 @@
+"""The calibration: its cells, its replicates, what stopping early would have used, and the page it fills."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from causegrid import calibrate
+from causegrid.errors import InputError
+from causegrid.studies.calibrating.exchange import null_trials
+from causegrid.studies.calibrating.intervals import interval_trials
+from causegrid.studies.calibrating.replicate import replicate
+from causegrid.studies.calibrating.summary import summaries
+from causegrid.studies.calibration import Calibration, CalibrationConfig, PlantedFamily, PlantedGroup
+
+ROOT = Path(__file__).parents[2]
+CIRCUIT = PlantedFamily(
+    name="circuit, small",
+    groups=(
+        PlantedGroup(role="primary", share=0.3),
+        PlantedGroup(role="correlate"),
+        PlantedGroup(role="bos-interferer", share=0.2),
+    ),
+    layers=2,
+    heads=14,
+    noise=0.02,
+)
+NOTHING = PlantedFamily(
+    name="nothing, small",
+    groups=(PlantedGroup(role="null"), PlantedGroup(role="null")),
+    layers=2,
+    heads=12,
+    noise=0.05,
+    stop=False,
+)
+
+
+def cells(**changes):
+    config = {"study": "calibration", "families": [CIRCUIT.model_dump()], "per_cell": 2, **changes}
+    return Calibration().cells(CalibrationConfig.model_validate(config))
+
+
+def test_cells_cover_every_replicate_once():
+    family = CIRCUIT.model_copy(update={"prompts": (16, 32), "replicates": 5})
+    found = cells(families=[family.model_dump()])
+    assert [(c.n_prompts, c.first, c.replicates) for c in found] == [
+        (16, 0, 2),
+        (32, 0, 2),
+        (16, 2, 2),
+        (32, 2, 2),
+        (16, 4, 1),
+        (32, 4, 1),
+    ]
+
+
+def test_more_replicates_leave_the_cells_there_are_as_they_were():
+    few = cells(families=[CIRCUIT.model_copy(update={"replicates": 4}).model_dump()])
+    more = cells(families=[CIRCUIT.model_copy(update={"replicates": 6}).model_dump()])
+    assert more[: len(few)] == few
+
+
+def test_bad_families_are_refused():
+    with pytest.raises(InputError, match="two families are named 'circuit, small'"):
+        cells(families=[CIRCUIT.model_dump()] * 2)
+    with pytest.raises(InputError, match="plants 9 heads in 2 layers of 4"):
+        cells(families=[CIRCUIT.model_copy(update={"heads": 4}).model_dump()])
+    with pytest.raises(InputError, match="cannot share 5"):
+        cells(families=[CIRCUIT.model_copy(update={"kv_heads": 5}).model_dump()])
+
+
+@pytest.fixture(scope="module")
+def circuit() -> pd.DataFrame:
+    return replicate(CIRCUIT, 16, [0, 1])
+
+
+def test_a_plain_circuit_is_read_as_planted(circuit):
+    one = circuit[(circuit["metric"] == "logit_diff")].set_index(["rules", "group"])
+    assert one.loc[("strict", "primary"), "combined"] == "primary"
+    assert one.loc[("strict", "correlate"), "combined"] == "correlate"
+    assert "constant writer" in one.loc[("strict", "bos-interferer"), "marks"]
+    assert one.loc[("paper", "primary"), "verdict"] == "primary"
+    # 0.3 of a margin of 4 logits, all of it under zero ablation
+    assert one.loc[("paper", "primary"), "effect"] == pytest.approx(-1.2, rel=0.3)
+    assert one.loc[("paper", "primary"), "n_null"] == 10
+
+
+def test_a_replicate_is_a_function_of_its_seed(circuit):
+    pd.testing.assert_frame_equal(replicate(CIRCUIT, 16, [0, 1]), circuit)
+
+
+def test_stopping_afterwards_is_stopping_early():
+    """The draws kept of a full null are those an early stop draws: same p, same verdict."""
+    full = replicate(NOTHING, 16, [0, 3])
+    early = replicate(NOTHING.model_copy(update={"stop": True}), 16, [0, 3])
+    after = full[full["rules"] == "strict, stopped early"].drop(columns="rules").reset_index(drop=True)
+    before = early[early["rules"] == "strict"].drop(columns="rules").reset_index(drop=True)
+    pd.testing.assert_frame_equal(after, before)
+    assert (after["n_null"] < 159).any()
+    assert set(full.loc[full["rules"] == "strict", "n_null"]) == {159}
+
+
+def test_intervals_are_about_the_population():
+    table = interval_trials(CIRCUIT, 16, [0, 0])
+    zero = table[table["mode"] == "zero"]
+    assert (zero["truth"] == zero["given"]).all()  # zero ablation has no reference
+    mean = table[(table["mode"] == "mean") & (table["metric"] == "logit_diff") & (table["role"] == "primary")]
+    assert (mean["truth"] != mean["given"]).all()
+    assert mean["truth"].iloc[0] == pytest.approx(-1.2 * 0.75, rel=0.35)
+    assert ((table["high_t"] - table["low_t"]) >= (table["high"] - table["low"]) - 1e-12).all()
+
+
+def test_draws_that_may_hold_own_heads_keep_the_level_and_others_do_not():
+    """Nothing is there: 5 % of exact p-values are at most .05.  Groups of 4 of 16 heads a layer, drawn from the
+    other 12, are called significant far more often: their own sampling error is not in the null."""
+    family = NOTHING.model_copy(update={"groups": (PlantedGroup(role="null", size=8),), "heads": 16})
+    trials = pd.concat([null_trials(family, 16, [3, i]) for i in range(120)])
+    small = (trials["p"] <= 0.05).groupby(trials["draws"]).mean()
+    assert small["the group's own too"] < 0.11 < small["other heads"]
+
+
+def test_summaries_count_models_not_groups():
+    rows = [
+        {"family": "nothing, x", "asks": "nothing", "prompts": 16, "replicate": i, "group": g, "role": "null"}
+        | {
+            "share": 0.0,
+            "rules": "strict",
+            "metric": "logit_diff",
+            "combined": v,
+            "marks": "",
+            "n_null": 99.0,
+        }
+        | {"p_holm": 0.01 if v == "primary" else 0.5, "low": -1.0, "high": 1.0}
+        for i, verdicts in enumerate([("primary", "secondary"), ("null", "null"), ("null", "inconclusive")])
+        for g, v in zip(("a", "b"), verdicts, strict=True)
+    ]
+    paper = [row | {"rules": "paper", "combined": "null", "p_holm": float("nan")} for row in rows]
+    found = summaries(pd.DataFrame([*rows, *paper]), pd.DataFrame(), pd.DataFrame())["false positives"]
+    assert set(found["models"]) == {3}
+    by_rules = found.groupby("rules")["rate"].apply(list)
+    assert all(rate.startswith("33.3 %") for rate in by_rules["strict"])
+    assert all(rate.startswith("0.0 %") for rate in by_rules["published"])
+
+
+def test_the_page_is_filled_from_a_run(tmp_path):
+    study = tmp_path / "tiny.yaml"
+    study.write_text(
+        "study: calibration\nper_cell: 1\nfamilies:\n"
+        '  - {name: "intervals, tiny", question: intervals, groups: [{role: primary, share: 0.2}], layers: 1,'
+        " heads: 4, prompts: [8], replicates: 2}\n"
+    )
+    outcome, found = calibrate.calibrate(study, tmp_path / "run", engine="inline")
+    assert outcome.exit_code == 0 and outcome.n_done == 2
+    again, _ = calibrate.calibrate(study, tmp_path / "run", engine="inline")
+    assert again.n_cached == 2
+    page = "before\n<!-- table coverage -->\nold\n<!-- end -->\nafter\n"
+    filled = calibrate.filled(page, found)
+    assert filled.startswith("before\n<!-- table coverage -->\n| metric | mode | prompts |")
+    assert filled.endswith("<!-- end -->\nafter\n") and "old" not in filled
+    assert calibrate.filled(filled, found) == filled
+    (tmp_path / "page.md").write_text(page)
+    calibrate.write_page(tmp_path / "page.md", tmp_path / "run")
+    assert (tmp_path / "page.md").read_text() == filled
+    with pytest.raises(InputError, match=r"'coverge'.*coverage"):
+        calibrate.filled(page.replace("coverage", "coverge"), found)
+
+
+def test_the_page_in_docs_is_of_the_committed_run():
+    page = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
+    assert calibrate.filled(page, calibrate.tables(ROOT / "results" / "calibration")) == page
+
+
+def test_shipped_study_files_are_valid():
+    from causegrid.runs.config import load
+
+    for file in ("studies/calibration.yaml", "src/causegrid/studies/examples/calibration.yaml"):
+        study, config = load(ROOT / file)
+        assert len(study.cells(config)) >= 3
