@@ -72,7 +72,7 @@ def test_an_unknown_size_is_said():
     (cell,) = cells(models=["nobody/nothing"])
     found = footprint(cell)
     assert found.memory is None
-    assert "memory not known" in found.sentence() and "a head" in found.sentence()
+    assert "memory not known" in found.sentence() and "256 for each head" in found.sentence()
 
 
 def test_number_type_and_checkpoints_make_another_cell_and_the_device_does_not(tmp_path, monkeypatch):

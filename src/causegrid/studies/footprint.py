@@ -61,7 +61,7 @@ class Footprint:
     def sentence(self) -> str:
         """One phrase for `causegrid plan`."""
         parts = ", ".join(f"{what} {n:,}" for what, n in self.passes.items())
-        passes = f"at most {self.n_passes:,}{self.open_ended} passes of a prompt ({parts})"
+        passes = f"at most {self.n_passes:,} passes of a prompt{self.open_ended} ({parts})"
         if self.memory is None or self.n_params is None:
             return f"memory not known (the model's config is not at hand); {passes}"
         return f"{_count(self.n_params)} parameters in about {gigabytes(self.memory)}; {passes}"
@@ -143,7 +143,7 @@ def _passes(cell: PatternCell, shapes: Any | None) -> tuple[dict[str, int], str]
     elif heads:
         found["single heads"] = heads * measured
     else:
-        unknown = f" + {measured:,} a head"
+        unknown = f" and {measured:,} for each head"
     found["null draws"] = draws * small
     if experts:
         found["routing"] = measured + m * (1 + N_DRAWS) * len(cell.modes) * small
