@@ -18,6 +18,8 @@ import pandas as pd
 import pytest
 from report_runs import (
     CLAIMS,
+    GROUPS,
+    UNION,
     make_run,
     pattern_cell,
     pattern_tables,
@@ -312,6 +314,45 @@ def test_embedded_pattern_tables_equal_the_parquet(whole, page):
         given = cell["baseline"]["logit_diff"]
         assert given["mean"] == pytest.approx(measured.mean(), rel=1e-4) and given["n"] == len(measured)
         assert given["se"] == pytest.approx(measured.std(ddof=1) / np.sqrt(len(measured)), rel=1e-4)
+
+
+def test_benjamini_hochberg_runs_over_the_cells_per_metric(tmp_path):
+    """Raw p by hand: sorted, each times m over its rank, then the smallest of those at or above it."""
+    given = {0: (0.01, 0.04, 0.5), 1: (0.002, 0.03, np.nan)}
+
+    def make(cell):
+        tables, facts = pattern_tables(cell)
+        table = tables["verdicts"]
+        for group, p in zip(GROUPS, given[cell["seed"]], strict=True):
+            table.loc[table["group"] == group, "p"] = p
+        table.loc[~table["leads"], "p"] = 1e-9  # the other rule set's rows are no tests of their own
+        return tables, facts
+
+    run = tmp_path / "run"
+    found = Page(write_report(_made(run, make)))
+    table = pd.read_parquet(run / "tables" / "across_cells.parquet")
+    assert len(table) == 2 * 3 * 2 and not table["group"].eq(UNION).any()
+    known = sorted(p for ps in given.values() for p in ps if p == p)
+    for metric in ("logit_diff", "top1"):
+        mine = table[table["metric"] == metric]
+        for p, corrected in zip(mine["p"], mine["p_bh"], strict=True):
+            if np.isnan(p):
+                assert np.isnan(corrected)
+                continue
+            least = min(known[i] * len(known) / (i + 1) for i in range(len(known)) if known[i] >= p)
+            assert corrected == pytest.approx(min(1.0, least))
+    cells = found.data[0]["section"]["cells"]
+    shown = {}
+    for i, cell in enumerate(cells):
+        by_row = zip(*(cell["verdicts"][k] for k in ("group", "metric", "p_bh")), strict=True)
+        shown |= {(i, group): p for group, metric, p in by_row if metric == "top1"}
+    assert shown[1, "name-mover"] == pytest.approx(0.01) and shown[0, "name-mover"] == pytest.approx(0.025)
+    assert shown[0, UNION] is None
+
+
+def _made(run, make):
+    make_run(run, "pattern-selectivity", [pattern_cell(seed=0), pattern_cell(seed=1)], make)
+    return run
 
 
 def test_plain_makes_json_of_anything():
