@@ -181,7 +181,7 @@ def test_bad_erasures_are_refused():
 class Fit:
     weight: np.ndarray
     accuracy: float
-    at_majority: bool
+    at_baseline: bool
 
 
 def until(rate):
@@ -202,7 +202,7 @@ def separable(seed=0, n=1200, d=8):
     return (rng.standard_normal((n, d)) + centres[y]).astype(np.float32), y
 
 
-def test_inlp_stops_when_a_fresh_probe_is_at_majority():
+def test_inlp_stops_when_a_fresh_probe_is_at_its_baseline():
     x, y = separable()
     found = inlp(x, y, until(0.4), max_iter=6)
     assert found.removed and found.accuracies[0] > 0.9 and found.accuracies[-1] <= 0.4
@@ -246,7 +246,7 @@ def test_inlp_asks_for_directions_only_where_it_erases():
     x, y = separable(n=300)
 
     class Never:
-        accuracy, at_majority = 0.3, True
+        accuracy, at_baseline = 0.3, True
 
         @property
         def weight(self):

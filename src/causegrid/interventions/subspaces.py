@@ -217,10 +217,10 @@ def erase_from(x: A, basis: Array, mean: Array | None, mode: Mode = "mean") -> A
 
 class Fitted(Protocol):
     """What `inlp` needs of a fitted probe: `weight` (C, d) in the raw feature space, asked for only when another
-    erasure follows, held-out `accuracy`, and whether that is the majority rate's (`at_majority`)."""
+    erasure follows, held-out `accuracy`, and whether that is no more than is known without x (`at_baseline`)."""
 
     accuracy: float
-    at_majority: bool
+    at_baseline: bool
 
     @property
     def weight(self) -> Any: ...
@@ -238,7 +238,7 @@ class Inlp:
 
 def inlp(x: Array, y: Array, fit: Callable[[Any, Any], Fitted], *, max_iter: int = 20) -> Inlp:
     """Iterative null-space projection (Ravfogel et al. 2020): fit a probe, erase its row space, repeat until
-    a fresh probe is at majority, `max_iter` erasures were made, or a probe adds no direction.
+    a fresh probe is at its baseline, `max_iter` erasures were made, or a probe adds no direction.
 
     `fit(x, y)` is given erased activations (N, d), numpy float32, around the mean, and does its own held-out
     split.  Raises InputError for max_iter < 1.
@@ -251,25 +251,27 @@ def inlp(x: Array, y: Array, fit: Callable[[Any, Any], Fitted], *, max_iter: int
     basis = torch.zeros(rows.shape[1], 0, dtype=torch.float64)
     probe = fit(rows.float().numpy(), labels)
     accuracies = [float(probe.accuracy)]
-    while not probe.at_majority and len(accuracies) <= max_iter and basis.shape[1] < rows.shape[1]:
-        grown = _extended(basis, probe.weight)
+    while not probe.at_baseline and len(accuracies) <= max_iter and basis.shape[1] < rows.shape[1]:
+        grown = extended(basis, probe.weight)
         if grown.shape[1] == basis.shape[1]:  # what the probe still reads is the rounding of what is erased
             break
         basis = grown
         erased = rows - (rows - mean) @ basis @ basis.T
         probe = fit(erased.float().numpy(), labels)
         accuracies.append(float(probe.accuracy))
-    return Inlp(basis=basis, accuracies=tuple(accuracies), removed=bool(probe.at_majority))
+    return Inlp(basis=basis, accuracies=tuple(accuracies), removed=bool(probe.at_baseline))
 
 
-def _extended(basis: Tensor, weight: Array) -> Tensor:
-    """The basis with the class-centred row space of `weight` (C, d) added, orthonormal columns."""
-    whole, _ = _row_space(weight)
+def extended(basis: Tensor | None, weight: Array) -> Tensor:
+    """The basis (d, r), or none yet, with the class-centred row space of `weight` (C, d) added; orthonormal columns."""
+    whole, own = _row_space(weight)
+    if basis is None:
+        basis = torch.zeros(own.shape[1], 0, dtype=torch.float64)
     w = _tensor(weight)
     s, vh = _row_space(w - (w @ basis) @ basis.T)
     new = vh[s > whole[0] * ROUNDING].T
-    extended: Tensor = torch.linalg.qr(torch.cat([basis, new], 1))[0]
-    return extended
+    grown: Tensor = torch.linalg.qr(torch.cat([basis, new], 1))[0]
+    return grown
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,30 +23,35 @@ BUCKET = 10
 N_DRAWS = 5
 
 
-def lookup_accuracy(train_key: Ints, train_y: Ints, test_key: Ints, test_y: Ints) -> float:
-    """Accuracy on the test split of the majority class per key (all (N,)); ties go to the smaller class."""
+def looked_up(train_key: Ints, train_y: Ints, test_key: Ints) -> Ints:
+    """The training split's majority class per key, for the test keys (all (N,)); ties go to the smaller class."""
     keys, index = np.unique(train_key, return_inverse=True)
     n_classes = int(train_y.max()) + 1
     counts = np.bincount(index * n_classes + train_y, minlength=len(keys) * n_classes)
     per_key = counts.reshape(len(keys), n_classes).argmax(axis=1)  # (K,)
     overall = int(np.bincount(train_y).argmax())
     slot = np.minimum(np.searchsorted(keys, test_key), len(keys) - 1)
-    predicted = np.where(keys[slot] == test_key, per_key[slot], overall)
-    return float((predicted == test_y).mean())
+    return np.where(keys[slot] == test_key, per_key[slot], overall)
+
+
+def lookup_accuracy(train_key: Ints, train_y: Ints, test_key: Ints, test_y: Ints) -> float:
+    """Accuracy of `looked_up` on the test split."""
+    return float((looked_up(train_key, train_y, test_key) == test_y).mean())
+
+
+def lookup_keys(rows: Rows, n_tokens: int) -> dict[str, Ints]:
+    """What each lookup table may look at: `majority` (nothing), `position`, `token`, `token_pair`."""
+    return {
+        "majority": np.zeros_like(rows.token),
+        "position": rows.position,
+        "token": rows.token,
+        "token_pair": (rows.previous + 1) * n_tokens + rows.token,
+    }
 
 
 def no_model_baselines(activations: Activations, label: str) -> dict[str, float]:
     """`majority`, `position`, `token`, `token_pair`: test accuracies of the lookup tables."""
-
-    def keys(rows: Rows) -> dict[str, Ints]:
-        return {
-            "majority": np.zeros_like(rows.token),
-            "position": rows.position,
-            "token": rows.token,
-            "token_pair": (rows.previous + 1) * activations.n_tokens + rows.token,
-        }
-
-    train, test = keys(activations.train), keys(activations.test)
+    train, test = (lookup_keys(rows, activations.n_tokens) for rows in (activations.train, activations.test))
     y_train, y_test = activations.train.y[label], activations.test.y[label]
     return {name: lookup_accuracy(train[name], y_train, test[name], y_test) for name in train}
 

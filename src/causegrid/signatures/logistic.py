@@ -124,8 +124,8 @@ def solve(
         if settled:
             loss.turned = loss.turned.double()
     plane = plane - plane.mean(0)
-    weight = (plane[:, :-1] @ loss.axes.T).numpy()
-    return Plane(weight=weight, bias=plane[:, -1].numpy(), n_iter=steps, gradient=loss.steepness())
+    directions = (plane[:, :-1] @ loss.axes.T).numpy()
+    return Plane(weight=directions, bias=plane[:, -1].numpy(), n_iter=steps, gradient=loss.steepness())
 
 
 def _descend(loss: _Loss, origin: Tensor, tol: float, most: int) -> tuple[Tensor, int]:

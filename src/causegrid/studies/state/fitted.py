@@ -5,9 +5,10 @@ Kinds (MEASURES 3.2):
 - `principal`: leading principal components, around the mean.
 - `singular`: leading right-singular directions of the *uncentred* activations (MEASURES leaves it open: around
   the mean they would be the principal components once more).  Erased around the mean like all others.
-- `inlp`: the row space of a settled probe of all training rows is added until a fresh probe, cross-fitted over
-  two halves of the training sequences, is at majority: the test split never chooses a subspace.  Where tokens
-  alone tell more than the majority, their directions are erased too, and a falling task may miss its input.
+- `inlp`: row spaces of settled probes of all training rows, one after the other.  How many is cross-validated over
+  quarters of the training sequences: as many as a fresh probe needs to read no more, on sequences that neither it
+  nor the erasure was fitted on, than the best lookup table (MEASURES says majority; but where tokens or positions
+  tell more than that, going on erases them too, and the task then falls for want of its input, not of its state).
 - `leace`: the authors' affine map; its rank is what it can take at most, C - 1.
 
 C counts the classes seen in training.  All this is a function of the activations and the kinds alone.
@@ -28,6 +29,7 @@ from causegrid.evidence.effects import bootstrap_mean
 from causegrid.interventions.subspaces import (
     Fitted,
     Spectrum,
+    extended,
     inlp,
     leace,
     matched_components,
@@ -35,7 +37,8 @@ from causegrid.interventions.subspaces import (
     row_space,
     spectrum,
 )
-from causegrid.signatures.activations import SETTLED_ITERATIONS, SETTLED_TOLERANCE, Activations, Rows
+from causegrid.signatures.activations import SETTLED_ITERATIONS, SETTLED_TOLERANCE, Activations
+from causegrid.signatures.baselines import looked_up, lookup_keys
 from causegrid.signatures.logistic import Ints
 from causegrid.signatures.probes import Probe
 from causegrid.signatures.standard import Floats32
@@ -43,6 +46,7 @@ from causegrid.studies.state.readings import MARGIN, Eraser, check_classes, eras
 
 KINDS = ("probe", "principal", "singular", "inlp", "leace")
 INLP_ITERATIONS = 24
+FOLDS = 4
 Rank = int | str
 
 
@@ -160,7 +164,7 @@ class _Layer:
 
     def __init__(self, found: Activations, label: str, layer: int, probe: Probe | None) -> None:
         self.x, self.y, self.layer = found.train.x[layer], found.train.y[label], layer
-        self.rows, self.probe = found.train, probe
+        self.rows, self.probe, self.n_tokens = found.train, probe, found.n_tokens
         self.full = full_rank(found, label)
         self.mean = self.x.mean(axis=0, dtype=np.float64)
         self.spectrum: Spectrum = spectrum(self.x)
@@ -189,17 +193,50 @@ class _Layer:
         return [self._made("probe", r, r == most, probe_directions(probe.weight, r)) for r in own]
 
     def _inlp(self) -> Subspace:
+        steps, removed = self._iterations()
         before = spread(self.x)
 
-        def fresh(x: Floats32, y: Ints) -> Fitted:
-            first = np.array_equal(x, self.x)
-            return _Fresh(steady(x, before), self.rows, y, self.settled() if first else None)
+        def settled(x: Floats32, y: Ints) -> Fitted:
+            return _Settled(
+                self.settled() if np.array_equal(x, self.x) else settled_probe(steady(x, before), y)
+            )
 
-        found = inlp(self.x, self.y, fresh, max_iter=INLP_ITERATIONS)
-        rank = found.basis.shape[1]
-        basis = found.basis if rank else None
-        steps = len(found.accuracies) - 1
-        return self._made("inlp", rank, True, basis, iterations=steps, removed=found.removed)
+        basis = inlp(self.x, self.y, settled, max_iter=steps).basis if steps else None
+        rank = 0 if basis is None else basis.shape[1]
+        return self._made("inlp", rank, True, basis if rank else None, iterations=steps, removed=removed)
+
+    def _iterations(self) -> tuple[int, bool]:
+        """(how many probes INLP erases, whether that is enough): the fewest after which a fresh probe gains
+        nothing over the best lookup table, or so little that the interval over sequences ends within half of
+        `MARGIN` (the refit, on other sequences, is to come within all of it), or, where so few sequences allow
+        no interval that narrow, one that holds 0."""
+        quarters = [self.rows.sequence % FOLDS == q for q in range(FOLDS)]  # (N,) each
+        known = self._known(quarters)
+        bases: list[Tensor | None] = [None] * FOLDS
+        before = spread(self.x)
+        right = np.empty(len(self.y))
+        for steps in range(INLP_ITERATIONS + 1):
+            for q, aside in enumerate(quarters):
+                mean = self.x[~aside].mean(axis=0, dtype=np.float64)
+                erased = steady(erased_rows(self.x, bases[q], mean), before)
+                probe = Probe().fit(erased[~aside], self.y[~aside])
+                right[aside] = probe.predict(erased[aside]) == self.y[aside]
+                bases[q] = extended(bases[q], probe.weight)
+            gain = (right - known).reshape(self.rows.n_sequences, -1).mean(axis=1)
+            low, high = bootstrap_mean(gain)
+            if gain.mean() <= 0 or high <= MARGIN / 2 or (low <= 0 and high - low > 2 * MARGIN):
+                return steps, True
+        return INLP_ITERATIONS, False
+
+    def _known(self, quarters: Sequence[NDArray[np.bool_]]) -> NDArray[np.float64]:
+        """Right or wrong per row (N,) of the best lookup table, fitted on the other quarters."""
+        found = []
+        for key in lookup_keys(self.rows, self.n_tokens).values():
+            right = np.empty(len(self.y))
+            for aside in quarters:
+                right[aside] = looked_up(key[~aside], self.y[~aside], key[aside]) == self.y[aside]
+            found.append(right)
+        return max(found, key=lambda values: float(values.mean()))
 
     def _made(self, kind: str, rank: int, full: bool, eraser: Eraser, **more: Any) -> Subspace:
         total = float(self.spectrum.values.sum())
@@ -221,31 +258,17 @@ class _Layer:
         )
 
 
-class _Fresh:
-    """INLP's fresh probe on erased training rows x (N, d): is there anything left to read, and along what.
+@dataclass
+class _Settled:
+    """INLP's next probe of all training rows; how many there are is known beforehand."""
 
-    At majority: cross-fitted over two halves of the training sequences, its gain over the majority class has an
-    interval over sequences that ends within `MARGIN`, or, where so few sequences allow no interval that narrow,
-    one that holds 0.
-    """
-
-    def __init__(self, x: Floats32, rows: Rows, y: Ints, settled: Probe | None = None) -> None:
-        self.x, self.y, self.settled = x, y, settled
-        odd = rows.sequence % 2 == 1  # (N,)
-        right, usual = np.empty(len(y)), np.empty(len(y))
-        for aside in (odd, ~odd):
-            probe = Probe().fit(x[~aside], y[~aside])
-            right[aside] = probe.predict(x[aside]) == y[aside]
-            usual[aside] = np.bincount(y[~aside]).argmax() == y[aside]
-        self.accuracy = float(right.mean())
-        gain = (right - usual).reshape(rows.n_sequences, -1).mean(axis=1)
-        low, high = bootstrap_mean(gain)
-        self.at_majority = high <= MARGIN or (low <= 0 and high - low > 2 * MARGIN)
+    probe: Probe
+    accuracy: float = float("nan")
+    at_baseline: bool = False
 
     @property
     def weight(self) -> Floats32:
-        """Weights (C, d) of a probe of all training rows, settled as those of every erased direction."""
-        return (self.settled or settled_probe(self.x, self.y)).weight
+        return self.probe.weight
 
 
 def settled_probe(x: Floats32, y: Ints) -> Probe:
