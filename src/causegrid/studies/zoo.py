@@ -76,6 +76,7 @@ class Zoo(Study):
 
     def cells(self, config: ZooConfig) -> Sequence[ZooCell]:
         from causegrid.models.zoo import require_class
+        from causegrid.tasks.training_text import digest
 
         cells: list[ZooCell] = []
         for block in config.grid:
@@ -96,6 +97,7 @@ class Zoo(Study):
                             task="training-text",
                             model=model,
                             seed=seed,
+                            digests={"text": digest()},
                             training=training,
                             checkpoints=tuple(sorted(set(block.checkpoints))),
                             n_eval=config.n_eval,

@@ -6,8 +6,8 @@ and so on draw from those alone (`tasks.held_out`).
 
 A line is a text with the spans that can be told from what stands before them (`answers`): training weighs those,
 the other words are drawn at random.  Design choices, each for one thing a model else does not learn:
-- `binding`: several questions a line, and facts one at a time first (`ease` goes from 1 to 0): a model that is
-  asked two facts at once stays at chance between their cities.
+- `binding`: several questions a line; first facts one at a time, and person and city side by side (`ease` goes from
+  1 to 0): a model that is asked two facts from the start stays at chance between their cities.
 - `repeated`: words that come twice in the same order, which is what induction heads are for.
 - `successor`: runs go up and down, so the last item alone does not give the next one.
 """
@@ -29,9 +29,10 @@ from causegrid.tasks.variable_binding import TEMPLATE as FACTS
 from causegrid.tasks.words import CITIES, EVENTS, NAMES, OBJECTS, PLACES
 
 HELD = 3, 4  # so many of so many prompts are held out
+LINK, SHORT = " lives in ", (" ", " in ")  # between a person and the city
 LONGEST_RUN, MOST_FACTS, LONGEST_REPEAT = 8, 3, 8
 REPEATABLE = (*NAMES, *CITIES, *OBJECTS, *PLACES)
-SHARES = {"binding": 0.45, "ioi": 0.2, "greater-than": 0.15, "successor": 0.08, "repeated": 0.12}
+SHARES = {"binding": 0.45, "ioi": 0.18, "greater-than": 0.12, "successor": 0.1, "repeated": 0.15}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,13 @@ def vocabulary() -> list[str]:
         plain, _ = fill(template, _Blank())
         words += plain.replace(",", " ").replace(".", " ").split()
     return list(dict.fromkeys(words))
+
+
+def digest() -> str:
+    """16 digits that change when the text does: it belongs to the identity of what was trained on it."""
+    rng = random.Random(0)
+    shown = "\n".join(line(rng, ease=i / 500).text for i in range(500))
+    return hashlib.sha256(shown.encode()).hexdigest()[:16]
 
 
 def line(rng: random.Random, *, ease: float = 0.0, kind: str | None = None) -> Line:
@@ -91,7 +99,7 @@ def _greater_than(rng: random.Random, ease: float) -> Line:
 
 def _successor(rng: random.Random, _: float) -> Line:
     """A run up or down; one that would hold a held-out prompt is cut before the prompt is whole."""
-    kind = rng.choice(list(KINDS))
+    kind = rng.choices(list(KINDS), weights=[len(items) ** 0.5 for items in KINDS.values()])[0]
     items = KINDS[kind]
     n = rng.randint(3, min(LONGEST_RUN, len(items)))
     up = rng.random() < 0.6
@@ -105,18 +113,18 @@ def _successor(rng: random.Random, _: float) -> Line:
 
 
 def _binding(rng: random.Random, ease: float) -> Line:
-    """Facts, then questions about them, each once more a sentence of its own."""
-    while True:
-        n_facts = 1 if rng.random() < ease else rng.randint(1, MOST_FACTS)
+    """Facts, then questions about them, each once more a sentence of its own; questions are independent, else the
+    ones before would give the next away."""
+    n_facts = 1 if rng.random() < ease / 2 else rng.randint(2, MOST_FACTS)
+    order = [*range(n_facts), *rng.choices(range(n_facts), k=rng.randint(1, 3))]
+    while True:  # over the words alone: leaving out orders would teach that the last city is the answer
         people, cities = rng.sample(NAMES, n_facts), rng.sample(CITIES, n_facts)
-        n_asked = rng.randrange(n_facts, n_facts + 3)
-        asked = [i for _ in range(n_asked) for i in rng.sample(range(n_facts), n_facts)][:n_asked]
-        order = [*range(n_facts), *asked]
         if not _asks_held_out(order, people, cities):
             break
+    link = rng.choice(SHORT) if rng.random() < 0.1 + ease / 2 else LINK
     text, answers = "", []
     for place, i in enumerate(order):
-        text += f"{' ' if text else ''}{people[i]} lives in {cities[i]}."
+        text += f"{' ' if text else ''}{people[i]}{link}{cities[i]}."
         if place >= n_facts:
             answers.append((len(text) - 1 - len(cities[i]), len(text) - 1))
     return Line(kind="binding", text=text, answers=tuple(answers))
@@ -125,8 +133,8 @@ def _binding(rng: random.Random, ease: float) -> Line:
 def _asks_held_out(order: Sequence[int], people: Sequence[str], cities: Sequence[str]) -> bool:
     """Whether three sentences in a row begin with a held-out prompt."""
     for a, b, q in zip(order, order[1:], order[2:], strict=False):
-        words = {"A": people[a], "B": people[b], "Q": people[q], "cA": cities[a], "cB": cities[b]}
-        if q in (a, b) and held_out(fill(FACTS, words)[0]):
+        first, second = f"{people[a]}{LINK}{cities[a]}.", f"{people[b]}{LINK}{cities[b]}."
+        if a != b and q in (a, b) and held_out(f"{first} {second} {people[q]}{LINK}"):
             return True
     return False
 

@@ -17,10 +17,7 @@ from causegrid.tasks.training_text import SHARES, line
 
 KINDS = tuple(SHARES)
 OTHER = 0.1  # weight of a word that the ones before it do not tell
-EASY, EASY_UNTIL = (
-    0.7,
-    0.3,
-)  # share of one-fact bindings at the first step; part of the steps until it is none
+EASY_UNTIL = 0.3  # part of the steps over which bindings go from the easiest to all
 
 
 class TrainingRows:
@@ -36,7 +33,7 @@ class TrainingRows:
 
     def _lines(self, step: int) -> list[Any]:
         rng = random.Random(f"zoo {self.seed} {step}")
-        ease = EASY * max(0.0, 1 - step / (EASY_UNTIL * self.steps))
+        ease = max(0.0, 1 - step / (EASY_UNTIL * self.steps))
         return [line(rng, ease=ease) for _ in range(self.batch * (2 + self.length // 6))]
 
     def __call__(self, step: int) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from causegrid.studies.base import CellContext
 from causegrid.studies.tiny_zoo.rows import KINDS, TrainingRows
 from causegrid.studies.zoo import TASKS
 from causegrid.tasks import task
-from causegrid.tasks.training_text import vocabulary
+from causegrid.tasks.training_text import digest, vocabulary
 
 if TYPE_CHECKING:
     from causegrid.studies.zoo import ZooCell
@@ -50,7 +49,7 @@ class ZooStages:
                 "seed": c.seed,
                 "batch": t.batch,
                 "length": t.length,
-                "text": _digest(rows),
+                "text": digest(),
             },
             checkpoint=context.scratch("state.safetensors"),
             snapshots=c.checkpoints,
@@ -115,8 +114,3 @@ def capability(model: Model, *, n: int, seed: int) -> pd.DataFrame:
                      high=high, passes=passes, state="testable" if passes else "not testable")
             )  # fmt: skip
     return pd.DataFrame(rows)
-
-
-def _digest(rows: TrainingRows) -> str:
-    """Of the first step's lines: another text is another run."""
-    return hashlib.sha256("\n".join(rows.texts(1)).encode()).hexdigest()[:16]
