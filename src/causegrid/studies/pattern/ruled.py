@@ -152,7 +152,7 @@ def sentence(row: Mapping[str, Any], of: Sequence[Mapping[str, Any]]) -> str:
         what = "margin" if metric == "logit_diff" else "top-1"
         return (
             f"with all {len(row['heads'])} heads but those of {names} removed, a {what} of {left} is left of {had}"
-            f"{_share(row['ablated'], row['baseline'])}"
+            f"{_share(row['ablated'], row['baseline']) if row['baseline'] > 0 else ''}"
         )
     assert row["role"] == REPICKED
     return f"{names} without heads of the BOS class: {effect} {interval}, against {amount(whole, metric)} with them"
