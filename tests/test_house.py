@@ -62,7 +62,7 @@ def test_torch_is_not_loaded(module):
 
 def test_studies_are_found_without_torch():
     code = "import sys\nfrom causegrid.studies.base import studies\nprint(studies.names(), 'torch' in sys.modules)"
-    assert python(code) == "['pattern-selectivity', 'state-encoding'] False"
+    assert python(code) == "['calibration', 'pattern-selectivity', 'state-encoding', 'zoo'] False"
 
 
 def test_help_answers_at_once():

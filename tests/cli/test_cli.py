@@ -300,4 +300,6 @@ def test_a_training_that_diverges_is_one_line_and_exit_code_1(monkeypatch, capsy
     monkeypatch.setattr(verbs, "fit", diverge)
     assert main(["train", "parity", "gru", "--steps", "9"]) == 1
     said = capsys.readouterr().err.strip().splitlines()
-    assert said[-1].startswith("causegrid: the loss became nan at step 7") and "Traceback" not in " ".join(said)
+    assert said[-1].startswith("causegrid: the loss became nan at step 7") and "Traceback" not in " ".join(
+        said
+    )

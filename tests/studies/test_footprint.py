@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 import tiny
 from causegrid.errors import InputError
-from causegrid.studies.footprint import footprint
+from causegrid.studies.pattern.footprint import footprint
 from causegrid.studies.pattern_selectivity import PatternSelectivity, PatternSelectivityConfig
 from causegrid.studies.placement import DEVICE, choose, device, placed
 

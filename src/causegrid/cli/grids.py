@@ -56,15 +56,13 @@ def run(
     """Fill the study's grid of cells.  Resumes by itself: finished cells and stages are never run again."""
     from causegrid.report import write_report
     from causegrid.runs import run as run_study
-    from causegrid.studies.placement import choose
-
-    choose(device)
 
     outcome = run_study(
         study,
         out,
         workers=workers,
         threads=threads,
+        device=device,
         engine=engine,
         overrides=set_ or (),
         limit=limit,

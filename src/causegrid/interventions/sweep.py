@@ -48,12 +48,12 @@ from causegrid.tasks import PromptSet
 Floats = NDArray[np.float64]
 Metric = Callable[[Tensor, Ints], Tensor]
 
-_KEPT_RESIDUALS = 2**30  # bytes of boundary residuals kept between chunks; beyond it they are recomputed
-_FORKS = 2**30  # bytes of residuals that conditions waiting to run may hold
+KEPT_RESIDUALS = 2**30  # bytes of boundary residuals kept between chunks; beyond it they are recomputed
+FORKS = 2**30  # bytes of residuals that conditions waiting to run may hold
 _KEPT_RESULTS = 10_000  # conditions remembered by key
 _ALONE = 4  # prompts of each batch run one by one for the noise floor
 CHUNK = 512  # conditions taken at a time: enough for a null's draws to share what they have in common
-_FULL_BATCH = {"cpu": 1024, "cuda": 32_768}  # tokens that fill the device
+FULL_BATCH = {"cpu": 1024, "cuda": 32_768}  # tokens that fill the device
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Planner:
         """Per-prompt values (n_prompts, M) of the untouched model; the pass runs once."""
         if self._clean is None:
             parts = []
-            room = _KEPT_RESIDUALS if self.reuse else 0
+            room = KEPT_RESIDUALS if self.reuse else 0
             for i, group in enumerate(self._batches):
                 values, residuals = self._clean_pass(group, record=room > 0)
                 parts.append(values)
@@ -201,7 +201,7 @@ class Planner:
                 paths.append((key, steps(edits, one.keys, self.model.n_layers) if self.reuse else own))
             residuals = self._residuals(i, group) if self.reuse else []
             kept = group.tokens.numel() * self.model.d_model * 4
-            size = max(1, self._stack_of(group), _FORKS // kept)
+            size = max(1, self._stack_of(group), FORKS // kept)
             found: dict[Hashable, Tensor] = {}
             for some in alike(paths, size):
                 for key, values in self._grow(tree(some), group, residuals):
@@ -325,7 +325,7 @@ class Planner:
     def _stack_of(self, group: _Batch) -> int:
         if self.stack is not None:
             return self.stack
-        full = _FULL_BATCH.get(self.model.device.type, _FULL_BATCH["cpu"])
+        full = FULL_BATCH.get(self.model.device.type, FULL_BATCH["cpu"])
         return max(1, full // group.tokens.numel())
 
 

@@ -131,6 +131,8 @@ def _registered(
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values()):
         named = [k for k, p in taken.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
         _no_options(name, options, [k for k in named if k not in given])
+    if seed and "seed" not in taken and hasattr(factory, "require"):  # kept by seed
+        options = {"seed": seed, **options}
     made: Model = factory(name, **given, **options)
     if own_move:
         made.module.to(device=as_device(device), dtype=as_dtype(dtype))
@@ -172,7 +174,9 @@ def _named_in(folder: Path) -> str:
     name = config.get("model") if isinstance(config, dict) else None
     base = str(name).partition(":")[0]
     to_train = base in models and "n_tokens" in inspect.signature(models.get(base)).parameters
-    to_train |= isinstance(config, dict) and config.get("fine_tuning") is not None
+    to_train |= isinstance(config, dict) and (
+        config.get("fine_tuning") is not None or config.get("study") == "zoo"
+    )
     if not isinstance(name, str) or to_train:
         raise InputError(f"cell {str(folder)!r} holds no trained model (its training stage has not finished)")
     return name

@@ -27,6 +27,7 @@ from causegrid.errors import InputError, unknown
 from causegrid.runs import files, store
 from causegrid.runs.engines.base import Finished, Options, Report
 from causegrid.runs.lock import Lock, holder
+from causegrid.studies.placement import choose
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +47,7 @@ def execute(folder: Path, id: str, options: Options, report: Report) -> Finished
     except (OSError, InputError) as error:
         return Finished(id=id, how="failed", line=_line(error))
     try:
+        choose(options.device)
         return _Cell(run, run.configs[id], path, id, options, report).fill()
     except OSError as error:  # the manifest itself could not be written
         return Finished(id=id, how="failed", line=f"{_line(error)}; the cell's folder does not say so")

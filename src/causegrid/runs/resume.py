@@ -25,6 +25,7 @@ from causegrid.runs.engines import Finished, Options, engines
 from causegrid.runs.execute import study as study_of
 from causegrid.runs.execute import wanted
 from causegrid.runs.lock import Lock, holder
+from causegrid.studies.placement import choose
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,6 +71,7 @@ def run(
     progress: Progress | None = None,
     retry_failed: bool = True,
     threads: int | None = None,
+    device: str = "cpu",
     timeout: float | None = None,
     csv: bool = False,
 ) -> Outcome:
@@ -77,13 +79,14 @@ def run(
 
     limit: at most so many unfinished cells.  until: the last stage to run in each cell; a later call without it
     goes on from there.  progress(done, total, what): cells, and stages within each.
-    retry_failed: cells that failed in an earlier call are tried again.  threads: of one worker (default: the
-    cores shared out).  timeout: seconds for one cell (`local` only).
+    retry_failed: cells that failed in an earlier call are tried again.  device: where models run.  threads: of
+    one worker (default: the cores shared out).  timeout: seconds for one cell (`local` only).
     Raises InputError before anything runs or is written, KeyboardInterrupt on Ctrl-C or SIGTERM (resumable).
     """
     _at_least("workers", workers, 1)
     _at_least("limit", limit, 0)
     _at_least("threads", threads, 1)
+    choose(device)
     _at_least("timeout", timeout, 0.001)
     chosen = engines.get(engine)()
     found, config, default = _resolve(study, overrides)
@@ -92,6 +95,7 @@ def run(
         code=store.code_of(found),
         workers=workers,
         threads=threads,
+        device=device,
         timeout=timeout,
         until=until,
         started=time.time(),

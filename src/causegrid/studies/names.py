@@ -80,9 +80,17 @@ def require_language_model(name: str) -> None:
     from causegrid.models import models
 
     families = _families()
-    if name in families:
+    base, options = split(name) if ":" in name and not Path(name).expanduser().is_dir() else (name, {})
+    if base in families:
         raise InputError(f"model {name!r} is a family trained on state tasks: prompts need a language model")
-    if name in models or Path(name).expanduser().is_dir() or name.count("/") == 1:
+    if base in models:
+        made = models.get(base)
+        if hasattr(made, "require"):  # kept on this machine by a command of ours
+            made.require(**options)
+        elif options:
+            raise unknown(f"option of model {base!r}", next(iter(options)), ())
+        return
+    if Path(name).expanduser().is_dir() or name.count("/") == 1:
         return
     known = [n for n in models.names() if n not in families]
     raise unknown("model", name, known, ELSE)
@@ -117,7 +125,19 @@ def digests(task_name: str, model_name: str = "") -> dict[str, str]:
     folder = Path(model_name).expanduser()
     if model_name and folder.is_dir():
         found["model"] = _folder_digest(folder)
+    elif kept := _kept_digest(model_name):
+        found["model"] = kept
     return found
+
+
+def _kept_digest(model_name: str) -> str:
+    """Digest of a registered model that is kept on this machine, "" for any other name."""
+    from causegrid.models import models
+
+    base = model_name.partition(":")[0]
+    if base not in models or not hasattr(models.get(base), "require"):
+        return ""
+    return str(models.get(base).digest(**split(model_name)[1]))
 
 
 def _families() -> list[str]:

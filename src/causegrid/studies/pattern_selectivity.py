@@ -157,7 +157,7 @@ class PatternSelectivity(Study):
         ]
 
     def cost(self, cell: PatternCell) -> str:
-        from causegrid.studies.footprint import footprint
+        from causegrid.studies.pattern.footprint import footprint
 
         return footprint(cell).sentence()
 

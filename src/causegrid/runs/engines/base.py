@@ -24,13 +24,15 @@ class Options:
     """How cells are run; none of it changes a number.
 
     code: "module:Class" of the study.  workers: cells at a time.  threads: of one worker (None: the cores are
-    shared out).  timeout: seconds for one cell (None: no limit).  until: the last stage to run (None: all).
-    started: UNIX time of the run call; a cell that failed after it is not tried again by this call.
+    shared out).  device: where models run (`cpu`, `cuda`, `auto`, `balanced`).  timeout: seconds for one cell
+    (None: no limit).  until: the last stage to run (None: all).  started: UNIX time of the run call; a cell that
+    failed after it is not tried again by this call.
     """
 
     code: str
     workers: int = 1
     threads: int | None = None
+    device: str = "cpu"
     timeout: float | None = None
     until: str | None = None
     started: float = 0.0

@@ -17,6 +17,7 @@ from causegrid.models.training import train
 from causegrid.signatures.activations import Activations, collect
 from causegrid.signatures.profile import profile_of, profile_summary
 from causegrid.studies.base import CellContext
+from causegrid.studies.placement import device
 from causegrid.tasks import task
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class StateStages:
     def model(self, context: CellContext) -> Model:
         """The trained model, from memory or from the cell's folder."""
         if self._model is None:
-            self._model = load(context.find("model.json").parent)
+            self._model = load(context.find("model.json").parent, device=device())
         return self._model
 
     def lengths(self, context: CellContext) -> list[int]:
@@ -102,13 +103,18 @@ class StateStages:
             batch=t.batch,
             length=t.length,
             seed=self.cell.seed,
+            device=device(),
         )
 
     def train(self, context: CellContext) -> None:
         """Train from scratch and measure behaviour by length; a model that does not learn is a result."""
         cell, t = self.cell, self.cell.training
         scratch = cell.fine_tuning is None
-        made = model(cell.model, task=self.task, seed=cell.seed) if scratch else self.fine_tunable()
+        made = (
+            model(cell.model, task=self.task, seed=cell.seed, device=device())
+            if scratch
+            else self.fine_tunable()
+        )
         result = train(
             made,
             self.task,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from causegrid.errors import InputError
-from causegrid.interventions.sweep import _FORKS, _FULL_BATCH, _KEPT_RESIDUALS, CHUNK
+from causegrid.interventions.sweep import CHUNK, FORKS, FULL_BATCH, KEPT_RESIDUALS
 from causegrid.models.memory import gigabytes
 from causegrid.models.pretrained import as_dtype
 from causegrid.signatures.generic import TOKENS_PER_BATCH
@@ -78,9 +78,9 @@ def footprint(cell: PatternCell) -> Footprint:
     width, layers = int(shapes.config.hidden_size), int(shapes.config.num_hidden_layers)
     vocabulary = int(shapes.get_output_embeddings().weight.shape[0])
     measured = _measured(cell)
-    kept = min(_KEPT_RESIDUALS, measured * TOKENS * width * size * (layers - 1))
-    forks = min(_FORKS, CHUNK * BATCH * TOKENS * width * size)
-    full = _FULL_BATCH["cpu" if device() == "cpu" else "cuda"]
+    kept = min(KEPT_RESIDUALS, measured * TOKENS * width * size * (layers - 1))
+    forks = min(FORKS, CHUNK * BATCH * TOKENS * width * size)
+    full = FULL_BATCH["cpu" if device() == "cpu" else "cuda"]
     rows = max(BATCH, full // TOKENS)
     tokens = max(rows * TOKENS, TOKENS_PER_BATCH)
     return Footprint(
