@@ -234,6 +234,7 @@ def verdict(
         prompts=range(len(ablator.prompts)),
         mode=mode,
         n=n_null,
+        own=rules == "strict",
         seed=seed,
         progress=progress,
     )

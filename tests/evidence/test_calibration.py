@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 from causegrid.errors import InputError
-from causegrid.evidence.calibration import confusion, covered, expanded_level, rate, rates
-from causegrid.evidence.effects import bootstrap_mean
+from causegrid.evidence.calibration import confusion, covered, rate, rates
+from causegrid.evidence.effects import bootstrap_mean, expanded_level
 
 
 def test_rate_is_a_count_with_wilsons_interval():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,16 @@ import pandas as pd
 import pytest
 
 from causegrid.errors import InputError
+from causegrid.evidence import nulls
 from causegrid.evidence.effects import minimum_effect
-from causegrid.evidence.nulls import matched_random, pvalue
+from causegrid.evidence.nulls import pvalue
 from causegrid.evidence.readings import NullTable, measured
 from causegrid.evidence.reference import published
 from causegrid.evidence.rules_paper import ratio
 from causegrid.evidence.thresholds import Thresholds
 from causegrid.evidence.verdicts import verdict
 
+matched_random = partial(nulls.matched_random, own=False)  # as published
 P = published("pattern-selectivity")
 NULLS = [
     (task, model, condition, metric)

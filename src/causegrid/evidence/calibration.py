@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from causegrid.errors import InputError, unknown
 from causegrid.evidence.effects import wilson
@@ -66,15 +65,3 @@ def covered(low: ArrayLike, high: ArrayLike, truth: ArrayLike) -> NDArray[np.boo
     if np.isnan(lows).any() or np.isnan(highs).any() or np.isnan(truths).any():
         raise InputError("an interval or a truth is not a number: leave such trials out")
     return np.asarray((lows <= truths) & (truths <= highs))
-
-
-def expanded_level(units: int, *, level: float = 0.95) -> float:
-    """The level at which a percentile bootstrap of a mean over `units` is as wide as Student's t says.
-
-    A percentile bootstrap uses the normal's quantiles and a variance too small by (n - 1) / n; this asks it for
-    the quantiles at +-sqrt(n / (n - 1)) t instead (Hesterberg 2015, "expanded percentile").
-    """
-    if units < 2:
-        raise InputError(f"an interval needs at least 2 units, not {units}")
-    t = stats.t.ppf((1 + level) / 2, units - 1)
-    return float(2 * stats.norm.cdf(math.sqrt(units / (units - 1)) * t) - 1)

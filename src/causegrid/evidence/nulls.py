@@ -56,16 +56,16 @@ def matched_random(
     n: int,
     seed: int = 0,
     exclude: Heads | Iterable[Heads] = (),
-    own: bool = False,
+    own: bool = True,
 ) -> Draws:
-    """`n` distinct random groups with as many heads per layer as `heads`, none of them its own (MEASURES 4.1).
+    """`n` distinct random groups with as many heads per layer as `heads`, none of them the group (MEASURES 4.1).
 
     `n_heads`: heads per layer of the model.  `exclude`: heads of competing groups (one group, or a list or a
     dict of groups), left out when that leaves at least `n` distinct draws, else let in and marked.  If fewer
     than `n` distinct draws exist, all of them, in random order.  Deterministic; the order of `heads` is moot.
-    `own`: a draw may hold heads of the group, but not be the group: among heads that are alike the group is then
-    one draw of many, and its rank an exact permutation p-value.  Without, the p-value is too small for groups of
-    several heads a layer, the more so the fewer others there are (docs/calibration.md).
+    `own`: a draw may hold heads of the group: among heads that are alike the group is then one draw of many, and
+    its rank an exact permutation p-value.  Without (as published) the p-value is too small for groups of several
+    heads a layer, the more so the fewer others there are (docs/calibration.md).
     Raises InputError: empty group, n < 1, a head the model does not have, a layer with too few other heads.
     """
     group = sorted(headnames.heads(heads))

@@ -79,7 +79,7 @@ class Calibration(Study):
     """The protocol of the calibration."""
 
     name = "calibration"
-    version = 1
+    version = 2
     note = "the verdict procedure on planted models: error rates, power, confusion, coverage"
     config_type = CalibrationConfig
     cell_type = CalibrationCell

@@ -100,7 +100,7 @@ class PatternSelectivity(Study):
     """The protocol of study P."""
 
     name = "pattern-selectivity"
-    version = 2
+    version = 3
     note = "screens, head-group ablation, matched-random null, verdicts (arXiv 2606.05378)"
     config_type = PatternSelectivityConfig
     cell_type = PatternCell

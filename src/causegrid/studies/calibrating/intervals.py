@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from causegrid.evidence.calibration import expanded_level
 from causegrid.evidence.effects import effect_interval
 from causegrid.interventions.heads import Ablator
 from causegrid.interventions.reference import Mode
@@ -58,8 +57,8 @@ def interval_trials(family: PlantedFamily, n_prompts: int, seed: list[int]) -> p
             }
             for pick in picks:
                 sample = values[pick]
-                low, high = effect_interval(sample, metric)
-                low_t, high_t = effect_interval(sample, metric, level=expanded_level(n_prompts))
+                low, high = effect_interval(sample, metric, expanded=False)
+                low_t, high_t = effect_interval(sample, metric)
                 ends = {"low": low, "high": high, "low_t": low_t, "high_t": high_t}
                 rows.append(shared | {"mean": float(sample.mean())} | ends)
     return pd.DataFrame(rows)

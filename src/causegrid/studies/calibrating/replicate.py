@@ -93,6 +93,7 @@ def replicate(family: PlantedFamily, n_prompts: int, seed: list[int]) -> pd.Data
             n=99 if strict else PAPER_DRAWS,
             per_group=80 if strict else 1,
             early_stop=strict and family.stop,
+            own=strict,
             seed=draw_seed,
         )
 

@@ -34,6 +34,7 @@ def matched_null(
     n: int = 99,
     per_group: int = 80,
     early_stop: bool = True,
+    own: bool = True,
     seed: int = 0,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -41,6 +42,7 @@ def matched_null(
 
     Draws: the columns of `ablate_heads` with `null_for`, `draw`, `contaminated`, `prompts`, without the clean
     values.  Notes: one row per group: `group, wanted, n_null, n_possible, exhaustive, contaminated, stopped, why`.
+    `own`: whether draws may hold the group's own heads (`matched_random`); not as published.
     `competing`: the groups that compete (default all); only their heads are left out of draws, and only they
     count for the number of draws.  A group no null can be drawn for has no draws and a note that says why.
     """
@@ -52,7 +54,9 @@ def matched_null(
     for number, (group, heads) in enumerate(groups.items()):
         note = _note(group, wanted)
         try:
-            draws = matched_random(heads, n_heads=ablator.model.n_heads, n=wanted, seed=seed, exclude=taken)
+            draws = matched_random(
+                heads, n_heads=ablator.model.n_heads, n=wanted, seed=seed, exclude=taken, own=own
+            )
         except InputError as refused:
             notes.append(note | {"why": str(refused)})
             continue

@@ -184,6 +184,7 @@ class PatternStages:
             n=c.matched_null.n,
             per_group=c.matched_null.per_group,
             early_stop=c.matched_null.early_stop,
+            own=c.rules == "strict",
             seed=c.seed,
             progress=context.progress,
         )
