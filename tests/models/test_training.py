@@ -470,6 +470,22 @@ def test_wilson_equals_scipys(k: int, n: int) -> None:
     assert np.allclose(wilson(k, n), (want.low, want.high), atol=1e-6)
 
 
+@pytest.mark.parametrize(("lacks", "length"), [("val", 8), ("test", 12)])
+def test_a_task_without_sequences_to_measure_on_is_refused_before_training(lacks: str, length: int) -> None:
+    class Short(Parity):
+        def sample(self, n: int, length: int, *, seed, split: str) -> Batch:
+            drawn = super().sample(n, length, seed=seed, split=split)
+            if (split, length) == self.none:
+                raise InputError(f"no {split} sequence has {length} tokens")
+            return drawn
+
+    task = Short()
+    task.none = (lacks, length)
+    with pytest.raises(InputError, match=f"no {lacks} sequence has {length}"):
+        train(small("gru"), task, steps=3, batch=2, length=8, eval_lengths=(4, 12), n_eval=2)
+    assert "train" not in {split for _, split in task.asked}
+
+
 def test_refusals() -> None:
     with pytest.raises(InputError, match="did you mean 'fixed'"):
         train(small("gru"), Parity(), schedule="fixd")  # type: ignore[arg-type]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from known_states import known
@@ -10,7 +13,10 @@ from known_states import known
 import causegrid as cg
 from causegrid.errors import InputError
 from causegrid.studies.state.patching import patching_table
+from causegrid.studies.state.stages import StateStages
+from causegrid.studies.state_encoding import Patching
 from causegrid.tasks import task
+from causegrid.tasks.base import StateTask
 from causegrid.tasks.pairs import pairs
 
 LENGTH, CHANGED, N = 12, 6, 24
@@ -170,6 +176,37 @@ def test_a_model_that_did_not_learn_has_rows_without_numbers():
     )
     assert (table.n == 0).all() and (table.left_out == N).all() and table.null_recovery.isna().all()
     assert len(table) == 3 * (2 * LENGTH - CHANGED - 1) and not calls
+
+
+class Bare(StateTask):
+    """A task of one's own: it samples, and makes no twins."""
+
+    name, n_tokens, labels = "bare", 2, {"state": 2}
+
+    def sample(self, n, length, *, seed, split):
+        return task("parity").sample(n, length, seed=seed, split=split)
+
+
+def test_a_task_without_pairs_keeps_the_cell_and_says_why():
+    cell = SimpleNamespace(seed=0, training=SimpleNamespace(length=LENGTH), patching=Patching(n_pairs=8))
+    work, tables = StateStages(cell), {}
+    work.task, work._model = Bare(), sharp("lstm", "parity")
+    work.patch(
+        SimpleNamespace(
+            table=lambda name: pd.DataFrame({"learned_length": [LENGTH]}),
+            save_table=tables.__setitem__,
+            progress=lambda *given: None,
+        )
+    )
+    found = tables["patching"]
+    whole = made(sharp("lstm", "parity"), "parity", grid=False)
+    assert list(found) == list(whole) and set(found.site) == set(whole.site)
+    assert found.recovery.isna().all() and found.null_low.isna().all() and (found.n == 0).all()
+    assert set(found.mark) == {
+        "task 'bare' has no corrupted twins, so nothing can be patched: see tasks.pairs"
+    }
+    with pytest.raises(InputError, match="no corrupted twins"):
+        patching_table(work._model, work.task, length=LENGTH)
 
 
 def test_progress_ends_at_its_total():

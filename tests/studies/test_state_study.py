@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from typing import get_args
+
 import numpy as np
 import pytest
 import yaml
 
+from causegrid import model, task
+from causegrid.errors import InputError
 from causegrid.runs import run
 from causegrid.runs.store import open_run
 from causegrid.studies.state.stages import learned
+from causegrid.studies.state_encoding import Part, Place
 
 CONFIG = {
     "study": "state-encoding",
@@ -85,8 +91,6 @@ def _shapes(file):
 
 def test_behaviour_is_the_saved_models_own(finished):
     """Token accuracy of the saved weights on the study's own test sequences, counted by hand."""
-    from causegrid import model, task
-
     cell = finished[0].cells()[0]
     row = cell.table("behaviour").query("length == 12 and metric == 'token'").iloc[0]
     loaded = model(str(cell.path))
@@ -117,21 +121,52 @@ def test_lengths_the_positions_cannot_take_are_refused_before_training(tmp_path)
     assert open_run(tmp_path / "out").cells()[0].stages == {}
 
 
-def test_ranks_that_do_not_exist_are_an_error_not_an_empty_table(tmp_path):
+@pytest.mark.parametrize(
+    ("over", "said"),
+    [
+        (
+            {"erasing": {"bases": ["probe"], "ranks": [999], "n_random": 5, "beyond": None}},
+            "rank 999 .* 1 to 128",
+        ),
+        ({"erasing": {"beyond": {"ranks": [998]}}}, "rank 998 .* 1 to 128"),
+        ({"components": {"kinds": ["conv"], "n": 20}}, "unknown component 'conv'.*reset_gate"),
+        ({"patching": {"kinds": ["mlp_out"], "n_pairs": 8}}, "mlp"),
+    ],
+)
+def test_what_a_later_stage_would_refuse_is_refused_before_training(tmp_path, over, said):
     study = tmp_path / "study.yaml"
-    study.write_text(
-        yaml.safe_dump(
-            {**CONFIG, "erasing": {"bases": ["probe"], "ranks": [99], "n_random": 5, "beyond": None}}
-        )
-    )
+    study.write_text(yaml.safe_dump({**CONFIG, **over}))
     outcome = run(study, tmp_path / "out", engine="inline")
     assert outcome.n_failed == 1
-    assert "99" in outcome.failures[0][1]
+    assert re.search(said, outcome.failures[0][1])
+    assert open_run(tmp_path / "out").cells()[0].stages == {}
+
+
+@pytest.mark.parametrize(("part", "like"), [("components", "conv"), ("patching", "resid_post")])
+def test_kinds_that_no_model_has_are_refused_with_the_file(tmp_path, part, like):
+    study = tmp_path / "study.yaml"
+    study.write_text(yaml.safe_dump({**CONFIG, part: {"kinds": [like + "x"]}}))
+    with pytest.raises(InputError, match=rf"{part}.kinds.0 -> '{like}x'.*did you mean '{like}'"):
+        run(study, tmp_path / "out")
+    study.write_text(yaml.safe_dump({**CONFIG, part: {"kinds": []}}))
+    with pytest.raises(InputError, match=f"{part}.kinds"):
+        run(study, tmp_path / "out")
+
+
+def test_the_study_file_names_every_kind_there_is():
+    from causegrid.interventions.components import components
+    from causegrid.studies.state.patching import KINDS
+
+    made = [model(name, task=task("parity")) for name in ("transformer", "mamba", "mamba2", "lstm", "gru")]
+    assert {kind for one in made for kind in components(one)} | {"mlp_gate"} == set(_words(Part))
+    assert set(KINDS) == set(_words(Place))
+
+
+def _words(kinds):
+    return [word for kind in get_args(kinds) for word in (_words(kind) or [kind])]
 
 
 def test_one_wrong_item_of_a_list_is_one_line(tmp_path):
-    from causegrid.errors import InputError
-
     study = tmp_path / "study.yaml"
     study.write_text(yaml.safe_dump({**CONFIG, "seeds": [-1]}))
     with pytest.raises(InputError) as refused:

@@ -115,6 +115,8 @@ def train(
     logits_of(
         model, np.zeros((1, longest), dtype=np.int64)
     )  # refuses lengths the positions cannot take, before training
+    task.sample(1, length, seed=(seed, 1), split="val")  # and a task that has none to check or to test on
+    task.sample(1, longest, seed=(seed, longest), split="test")
     rate = lr or (model.readout.lr if model.readout else RATES.get(model.family, 5e-4))
     module, device = model.module, model.device
     weights = [p for p in module.parameters() if p.requires_grad]

@@ -46,6 +46,9 @@ class Probing(BaseModel):
 Ranks = Annotated[tuple[Annotated[int, Field(ge=1)] | Literal["full"], ...], Field(min_length=1)]
 Lengths = tuple[Annotated[int, Field(ge=1)], ...]
 Basis = Literal["probe", "principal", "singular", "inlp", "leace"]
+Gate = Literal["gate", "mlp_gate", "input_gate", "forget_gate", "output_gate", "reset_gate", "update_gate"]
+Part = Literal["conv", "attention", "mixer", "mlp", "state", Gate]
+Place = Literal["resid_pre", "resid_post", "attn_out", "mlp_out", "state"]
 
 
 class Beyond(BaseModel):
@@ -82,7 +85,7 @@ class Components(BaseModel):
 
     model_config = Frozen
 
-    kinds: tuple[str, ...] | None = None
+    kinds: Annotated[tuple[Part, ...], Field(min_length=1)] | None = None
     n: Annotated[int, Field(ge=20)] = 200
 
 
@@ -91,7 +94,7 @@ class Patching(BaseModel):
 
     model_config = Frozen
 
-    kinds: tuple[str, ...] | None = None
+    kinds: Annotated[tuple[Place, ...], Field(min_length=1)] | None = None
     n_pairs: Annotated[int, Field(ge=8)] = 100
     grid: bool = True
 

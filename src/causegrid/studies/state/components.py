@@ -76,7 +76,7 @@ def components_table(
     Raises InputError for a kind this model does not have, for no kinds or lengths, a length the model cannot
     take, or a task larger than the model.
     """
-    chosen = _chosen(model, kinds)
+    chosen = require_parts(model, kinds)
     longest = _longest(model, task, lengths, n)
     data = task.sample(n, longest, seed=(seed, longest), split="test")
     ids = token_ids(model, data.tokens)
@@ -144,7 +144,8 @@ def _effect(metric: str, hits: Bools, clean: Bools, other: Bools) -> dict[str, A
     }
 
 
-def _chosen(model: Model, kinds: Sequence[str] | None) -> list[Component]:
+def require_parts(model: Model, kinds: Sequence[str] | None) -> list[Component]:
+    """The components of these kinds (None = all).  Raises InputError for one this model does not have."""
     has = components(model)
     for kind in kinds or ():
         if kind not in has:

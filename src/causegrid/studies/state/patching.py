@@ -11,12 +11,14 @@ corrupted state away as well as the true one does, favours neither label, and so
 parity half of the donors even hold the clean state).  For states of few classes this is far from 0.
 
 A model that did not learn moves no readout: its rows are there, without numbers, marked `nothing to recover`.
+A task need not make pairs (one of your own, or source code with few brackets): for a study that is no failure of
+the cell, whose other stages hold, so there too the rows are there, and the mark says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -41,6 +43,22 @@ KINDS = ("resid_pre", "resid_post", "attn_out", "mlp_out", "state")
 GRID = ("resid_post", "state")
 BATCH = 50
 FEWEST = 8  # pairs
+COLUMNS = (
+    *(
+        "site",
+        "kind",
+        "layer",
+        "position",
+        "changed",
+        "readout",
+        "label",
+        "length",
+        "recovery",
+        "low",
+        "high",
+    ),
+    *("n", "left_out", "null_recovery", "null_low", "null_high", "n_null", "mark"),
+)
 _STREAM = 34  # of the seed, apart from other stages'
 
 
@@ -53,6 +71,7 @@ def patching_table(
     n_pairs: int = 100,
     grid: bool = True,
     n_null: int = 5,
+    unpaired: Literal["refuse", "mark"] = "refuse",
     seed: int = 0,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> pd.DataFrame:
@@ -62,10 +81,23 @@ def patching_table(
     Columns: `site, kind, layer, position, changed` (the changed position)`, readout` (position)`, label, length,
     recovery, low, high` (95 % bootstrap over pairs)`, n, left_out, null_recovery, null_low, null_high` (mean and
     range of `n_null` patches from another pair; at the changed position)`, n_null, mark`.
-    Where pairs are rare (`code-depth`) there are fewer than `n_pairs`.  Raises InputError for kinds the model has
-    not, a task without pairs, and a length the model or the task cannot take.
+    Where pairs are rare (`code-depth`) there are fewer than `n_pairs`; `unpaired`: a task that makes none, or too
+    few, is refused, or has its rows at the changed position, without numbers, under a `mark` that says why.
+    Raises InputError for kinds the model has not, a task without pairs, and a length the model or the task cannot
+    take.
     """
-    found = pairs(task, n_pairs, length, seed=[seed, _STREAM], least=min(n_pairs, FEWEST))
+    try:
+        found = pairs(task, n_pairs, length, seed=[seed, _STREAM], least=min(n_pairs, FEWEST))
+    except InputError as error:
+        if unpaired == "refuse":
+            raise
+        nothing = np.empty(0)
+        spots = _spots(model, kinds, length // 2, length, grid=False)
+        return pd.DataFrame(
+            _row(spot, length // 2, length - 1, task.label, length, str(error))
+            | _numbers(nothing, nothing, spot, length - 1, {}, {})
+            for spot in spots
+        )[list(COLUMNS)]
     if model.n_out < task.labels[found.label]:
         raise InputError(
             f"{model.name} has {model.n_out} outputs, task {task.name!r} has {task.labels[found.label]} classes"
@@ -108,42 +140,55 @@ def patching_table(
             nulls = dict(zip(at, draws.swapaxes(0, 1), strict=True))
         for spot in mine:
             for read in _reads(spot, found.position, length):
-                rows.append(
-                    {
-                        "site": str(spot),
-                        "kind": spot.kind,
-                        "layer": spot.layer,
-                        "position": spot.position,
-                        "changed": found.position,
-                        "readout": read,
-                        "label": found.label,
-                        "length": length,
-                        **_numbers(before[:, read], after[:, read], spot, read, values, nulls),
-                        "mark": "nothing to recover"
-                        if not kept[:, read].any()
-                        else "by construction"
-                        if by_construction(model, spot, read, differs[kept[:, read]])
-                        else "",
-                    }
+                mark = (
+                    "nothing to recover"
+                    if not kept[:, read].any()
+                    else "by construction"
+                    if by_construction(model, spot, read, differs[kept[:, read]])
+                    else ""
                 )
-    return pd.DataFrame(rows)
+                rows.append(
+                    _row(spot, found.position, read, found.label, length, mark)
+                    | _numbers(before[:, read], after[:, read], spot, read, values, nulls)
+                )
+    return pd.DataFrame(rows)[list(COLUMNS)]
 
 
-def _spots(model: Model, kinds: Sequence[str] | None, changed: int, length: int, grid: bool) -> list[Site]:
-    """Sites by layer and kind.  Raises InputError for a kind that is unknown or that the model has not."""
+def require_places(model: Model, kinds: Sequence[str] | None) -> Sequence[str]:
+    """These kinds of site (None = all the model has).  Raises InputError for one unknown, or one it has not."""
     for kind in kinds or ():
         if kind not in KINDS:
             raise unknown("kind of site to patch", kind, KINDS)
+        require(model, Site(0, kind, None, 0), "edit")
     reasons = supported(model, "edit")
-    chosen = kinds or [kind for kind in KINDS if not reasons[kind]]
+    return kinds or [kind for kind in KINDS if not reasons[kind]]
+
+
+def _spots(model: Model, kinds: Sequence[str] | None, changed: int, length: int, grid: bool) -> list[Site]:
+    """Sites by layer and kind."""
     spots = []
     for layer in range(model.n_layers):
-        for kind in chosen:
+        for kind in require_places(model, kinds):
             places: Sequence[int] = range(length) if grid and kind in GRID else [changed]
             if grid and kind == "state":
                 places = sorted({0, *range(max(changed - 1, 0), length)})
             spots += [require(model, Site(layer, kind, None, place), "edit") for place in places]
     return spots
+
+
+def _row(spot: Site, changed: int, readout: int, label: str, length: int, mark: str) -> dict[str, Any]:
+    """A row but for its numbers."""
+    return {
+        "site": str(spot),
+        "kind": spot.kind,
+        "layer": spot.layer,
+        "position": spot.position,
+        "changed": changed,
+        "readout": readout,
+        "label": label,
+        "length": length,
+        "mark": mark,
+    }
 
 
 def _reads(spot: Site, changed: int, length: int) -> list[int]:

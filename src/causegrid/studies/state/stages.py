@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from causegrid.errors import InputError
 from causegrid.models import fingerprint, load, model, save, untrained
 from causegrid.models.record import Model
 from causegrid.models.training import train
@@ -106,6 +107,23 @@ class StateStages:
             device=device(),
         )
 
+    def require(self, made: Model) -> None:
+        """Raises InputError, before any training, for what a later stage would refuse of this model."""
+        from causegrid.studies.state.components import require_parts
+        from causegrid.studies.state.patching import require_places
+
+        e, c, p = self.cell.erasing, self.cell.components, self.cell.patching
+        for rank in (*e.ranks, *(e.beyond.ranks if e.beyond else ())):
+            if rank != "full" and rank > made.d_model:
+                raise InputError(
+                    f"rank {rank} does not exist: allowed are 1 to {made.d_model} (the width of {made.name!r}) "
+                    "and 'full'"
+                )
+        if c:
+            require_parts(made, c.kinds)
+        if p:
+            require_places(made, p.kinds)
+
     def train(self, context: CellContext) -> None:
         """Train from scratch and measure behaviour by length; a model that does not learn is a result."""
         cell, t = self.cell, self.cell.training
@@ -115,6 +133,7 @@ class StateStages:
             if scratch
             else self.fine_tunable()
         )
+        self.require(made)
         result = train(
             made,
             self.task,
@@ -154,12 +173,15 @@ class StateStages:
 
     def probe(self, context: CellContext) -> None:
         """Probe every layer and label at every analysed length, with the baselines of MEASURES 2.1."""
+        from causegrid.studies.state.readings import check_classes
+
         fresh_model = untrained(self.model(context), seed=self.cell.seed)  # this cell before its training
         p = self.cell.probing
         profiles = []
         lengths = self.lengths(context)
         for i, length in enumerate(lengths):
             found = self.activations(context, length)
+            check_classes(found, self.task.label)
             fresh = collect(
                 fresh_model, self.task, length=length, n_train=p.n_train, n_test=p.n_test, seed=self.cell.seed
             )
@@ -255,6 +277,7 @@ class StateStages:
                 kinds=p.kinds,
                 n_pairs=p.n_pairs,
                 grid=p.grid,
+                unpaired="mark",
                 seed=self.cell.seed,
                 progress=context.progress,
             )
