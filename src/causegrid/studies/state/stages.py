@@ -108,7 +108,10 @@ class StateStages:
         )
 
     def require(self, made: Model) -> None:
-        """Raises InputError, before any training, for what a later stage would refuse of this model."""
+        """Raises InputError, before any training, for what a later stage would refuse of this model.
+
+        Under LoRA only ranks are looked at: adapters wrap the parts until they are merged.
+        """
         from causegrid.studies.state.components import require_parts
         from causegrid.studies.state.patching import require_places
 
@@ -119,6 +122,8 @@ class StateStages:
                     f"rank {rank} does not exist: allowed are 1 to {made.d_model} (the width of {made.name!r}) "
                     "and 'full'"
                 )
+        if self.cell.fine_tuning and self.cell.fine_tuning.method == "lora":
+            return
         if c:
             require_parts(made, c.kinds)
         if p:
