@@ -51,6 +51,8 @@ def reading(
 
     `probe_low`: lower end of the first probe's interval; `refit_*`: the fresh probe's interval; `baseline`:
     the best no-model baseline; `control_low`: the lowest task accuracy of the random subspaces.
+    A task that did not fall is never `candidate necessary`, even where random subspaces raise it: a model below
+    chance does better when it is disturbed.
     """
     if probe_low <= baseline + MARGIN:
         return "not readable"
@@ -60,7 +62,7 @@ def reading(
         return "inconclusive"
     if task_low >= clean - MARGIN:
         return "readable, not used"
-    return "candidate necessary" if task_accuracy < control_low else "inconclusive"
+    return "candidate necessary" if task_accuracy < min(control_low, clean) else "inconclusive"
 
 
 def check_classes(found: Activations, label: str) -> None:
