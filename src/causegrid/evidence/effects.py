@@ -112,8 +112,8 @@ def effect_interval(
 ) -> tuple[float, float]:
     """(low, high) of a mean effect on `metric`: `bootstrap_mean` of `values` (units,), accuracies widened.
 
-    `expanded`: other metrics at `expanded_level`, without which a margin's interval holds its effect too rarely below some 30
-    prompts (docs/calibration.md).
+    `expanded`: other metrics at `expanded_level`, without which a margin's interval holds its effect too rarely
+    below some 30 prompts (docs/calibration.md).
     For `top1` and `restricted`, whose values are -1, 0 or 1 per unit, each end is at least 1 - a^(1 / units)
     from the mean, a = (1 - level) / 2, and within [-1, 1]: of a constant sample, the exact bound on the share
     of units that do otherwise (Clopper & Pearson 1934).  At 95 %, no change on 64 prompts: +-0.056.

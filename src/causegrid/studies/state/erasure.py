@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from causegrid.errors import InputError
 from causegrid.evidence.effects import bootstrap_mean
@@ -31,6 +32,7 @@ __all__ = ["erasure_table", "reading"]
 NUMBERS = (
     *("clean", "accuracy", "low", "high", "drop", "control_mean", "control_low", "control_high", "n_control"),
     *(
+        "control_variance",
         "matched_accuracy",
         "probe",
         "probe_low",
@@ -71,7 +73,8 @@ def erasure_table(
     it stopped because its fresh probe was at majority)`, variance` (removed, fraction)`, matched_variance,
     matched_mark` (the equal-rank principal components whose removed variance is nearest)`, clean, accuracy, low,
     high, drop` (task accuracy over all positions, interval over sequences)`, control_mean, control_low,
-    control_high, n_control, matched_accuracy, probe, probe_low, refit, refit_low, refit_high, refit_control`
+    control_high, n_control, control_variance` (fraction the random subspaces remove,
+    mean)`, matched_accuracy, probe, probe_low, refit, refit_low, refit_high, refit_control`
     (mean of the random subspaces' fresh probes)`, baseline, beyond_control, reading`.  A subspace of rank 0 (INLP
     on a state that was never readable) has no controls.
     Raises InputError for kinds and ranks that do not exist, and a split of a single class.
@@ -125,6 +128,7 @@ def erased_layer(
     refits = {
         rank: _mean([at.refit(layer, q, mean)[0] for q in controls[rank][:n_random_refits]]) for rank in ranks
     }
+    shares = {rank: _removed(at.found.train.x[layer], controls[rank]) for rank in ranks}
     first, first_low = at.first(layer)
     clean = float(measured[0].mean())
     rows = []
@@ -145,7 +149,10 @@ def erased_layer(
                 "control_low": float(control.min()),
                 "control_high": float(control.max()),
                 "n_control": n_random if s.rank else 0,
-                "matched_accuracy": float(measured[1 + n + i].mean()) if s.rank else float("nan"),
+                "control_variance": shares.get(s.rank, float("nan")),
+                "matched_accuracy": float(measured[1 + n + i].mean())
+                if s.matched is not None
+                else float("nan"),
                 "probe": first,
                 "probe_low": first_low,
                 "refit": refit,
@@ -190,6 +197,14 @@ def unmeasured(s: Subspace, label: str, length: int) -> dict[str, Any]:
     """A row without numbers, for a length that cannot be measured."""
     nothing = dict.fromkeys(NUMBERS, float("nan"))
     return {**facts(s, label, length), **nothing, "n_control": 0, "beyond_control": False, "reading": ""}
+
+
+def _removed(x: Any, bases: Sequence[Tensor]) -> float:
+    """Mean fraction of the variance of x (N, d) that bases (d, r) remove."""
+    covariance = np.cov(x, rowvar=False, dtype=np.float64)
+    total = float(np.trace(covariance))
+    parts = [float(((covariance @ np.asarray(q)) * np.asarray(q)).sum()) for q in bases]
+    return float(np.mean(parts)) / total if total > 0 and parts else float("nan")
 
 
 def _mean(values: Sequence[float]) -> float:

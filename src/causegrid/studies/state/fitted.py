@@ -54,7 +54,8 @@ Rank = int | str
 class Subspace:
     """What is erased at one layer: `eraser` (a basis (d, rank), an affine map, or None for rank 0) around `mean`
     (d,); `full`: of rank C - 1, or all that this kind can take; `variance` removed on the training split;
-    `matched`: equal-rank principal components of nearest variance, with `matched_variance`, `matched_mark`.
+    `matched`: equal-rank principal components of nearest variance, with `matched_variance`, `matched_mark`; None
+    for principal components themselves and where nothing is erased.
 
     `iterations`, `removed`: of INLP, None otherwise.
     """
@@ -242,7 +243,8 @@ class _Layer:
         total = float(self.spectrum.values.sum())
         left = erased_rows(self.x, eraser, self.mean)
         variance = 1 - float(left.var(axis=0, dtype=np.float64).sum()) / total if total > 0 else 0.0
-        matched = matched_components(self.spectrum, rank, variance) if rank else None
+        unmatched = "nothing erased" if not rank else "itself" if kind == "principal" else ""
+        matched = None if unmatched else matched_components(self.spectrum, rank, variance)
         return Subspace(
             layer=self.layer,
             kind=kind,
@@ -253,7 +255,7 @@ class _Layer:
             variance=max(variance, 0.0),
             matched=None if matched is None else matched.basis,
             matched_variance=float("nan") if matched is None else matched.removed,
-            matched_mark="nothing erased" if matched is None else matched.mark,
+            matched_mark=unmatched if matched is None else matched.mark,
             **more,
         )
 

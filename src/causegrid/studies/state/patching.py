@@ -5,7 +5,8 @@ states (run in steps, so dear) at the first position and from the one before the
 at its own position and at the last one.  Rows whose answer is known without running the model are marked
 `by construction` and support no claim.
 
-The null: at the changed position each site is also patched from *another* pair's clean run, chosen at random.  A
+The null: at the changed position each site (block outputs and states also right behind it and at the last
+position) is also patched from *another* pair's clean run, chosen at random.  A
 recovery means something only beyond it: where a site holds the whole state, an unrelated activation takes the
 corrupted state away as well as the true one does, favours neither label, and so "recovers" about one half (in
 parity half of the donors even hold the clean state).  For states of few classes this is far from 0.
@@ -80,7 +81,7 @@ def patching_table(
 
     Columns: `site, kind, layer, position, changed` (the changed position)`, readout` (position)`, label, length,
     recovery, low, high` (95 % bootstrap over pairs)`, n, left_out, null_recovery, null_low, null_high` (mean and
-    range of `n_null` patches from another pair; at the changed position)`, n_null, mark`.
+    range of `n_null` patches from another pair; NaN at positions without one)`, n_null, mark`.
     Where pairs are rare (`code-depth`) there are fewer than `n_pairs`; `unpaired`: a task that makes none, or too
     few, is refused, or has its rows at the changed position, without numbers, under a `mark` that says why.
     Raises InputError for kinds the model has not, a task without pairs, and a length the model or the task cannot
@@ -112,7 +113,7 @@ def patching_table(
     )  # (B, L)
     kept = after - before >= MIN_DENOMINATOR
     spots = _spots(model, kinds, found.position, length, grid)
-    here = [spot for spot in spots if spot.position == found.position]
+    here = [spot for spot in spots if _has_null(spot, found.position, length)]
     shifts = np.random.default_rng([seed, _STREAM]).permutation(np.arange(1, len(found)))[:n_null]
     total = (len(spots) + n_null * len(here)) * -(-len(found) // BATCH)
     done = 0
@@ -189,6 +190,13 @@ def _row(spot: Site, changed: int, readout: int, label: str, length: int, mark: 
         "length": length,
         "mark": mark,
     }
+
+
+def _has_null(spot: Site, changed: int, length: int) -> bool:
+    """Every kind at the changed position; the grid's also right behind it and at the end, where the state may be
+    carried by then."""
+    behind = spot.kind in GRID and spot.position in (changed + 1, length - 1)
+    return spot.position == changed or behind
 
 
 def _reads(spot: Site, changed: int, length: int) -> list[int]:
