@@ -200,3 +200,22 @@ def test_lengths_beyond_are_checked(few):
     for lengths in ((), (0,)):
         with pytest.raises(InputError, match="lengths"):
             beyond_table(known({0: 0.1}, {0: 1.0}), task("parity"), activations=few, lengths=lengths)
+
+
+def test_a_model_that_cannot_do_its_task_shows_nothing_by_holding():
+    numbers = dict(probe_low=0.9, refit_low=0.48, refit_high=0.51, baseline=0.5, control_low=0.4)
+    assert reading(**numbers, clean=0.45, task_accuracy=0.45, task_low=0.44) == "inconclusive"
+    assert reading(**numbers, clean=0.95, task_accuracy=0.95, task_low=0.94) == "readable, not used"
+
+
+def test_a_length_with_a_single_class_keeps_its_rows_and_says_why():
+    """Dyck's first depth is always 1: nothing can be probed at length 1."""
+    dyck = task("dyck")
+    net = built("gru", task=dyck, seed=0, d_model=8, n_layers=1)
+    found = collect(net, dyck, length=8, n_train=30, n_test=20)
+    table = beyond_table(
+        net, dyck, activations=found, bases=("probe",), ranks=(1,), lengths=(1, 9), n_test=20, n_random=2
+    )
+    short = table[table["length"] == 1]
+    assert short["mark"].str.contains("single class").all() and short["accuracy"].isna().all()
+    assert table.loc[table["length"] == 9, "accuracy"].notna().all()

@@ -16,16 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from causegrid.errors import InputError
-from causegrid.models.forward import logits
 from causegrid.models.record import Model
 from causegrid.signatures.activations import Activations, check_label, collect
 from causegrid.studies.state.erasure import erased_layer, unmeasured
 from causegrid.studies.state.fitted import KINDS, Rank, Subspace, chosen, fit_subspaces
-from causegrid.studies.state.readings import bench
+from causegrid.studies.state.readings import bench, check_classes
 
 
 def beyond_table(
@@ -62,16 +60,18 @@ def beyond_table(
     tables = []
     total = len(lengths) * len(fitted)
     for i, length in enumerate(lengths):
-        why = _refused(model, task, length, n_test, seed)
-        if why:
-            rows = [unmeasured(s, name, length) for some in fitted.values() for s in some]
-        else:
-            n_train = -(-len(activations.train.sequence) // length)
+        n_train = -(-len(activations.train.sequence) // length)
+        rows, why = [], ""
+        try:
             there = collect(
                 model, task, length=length, n_train=n_train, n_test=n_test, seed=seed, n_positions=None
             )
+            check_classes(there, name)
+        except InputError as error:  # positions, task or classes: no result and no failure
+            why = str(error)
+            rows = [unmeasured(s, name, length) for some in fitted.values() for s in some]
+        else:
             at = bench(model, task, there, name, seed)
-            rows = []
             for j, some in enumerate(fitted.values()):
                 if some:
                     rows += erased_layer(at, some, n_random=n_random, n_random_refits=0, seed=seed)
@@ -81,13 +81,3 @@ def beyond_table(
     table = pd.concat(tables, ignore_index=True)
     table.insert(3, "fitted_length", activations.length)
     return table.astype({"iterations": "Int64", "removed": "boolean"})
-
-
-def _refused(model: Model, task: Any, length: int, n: int, seed: int) -> str:
-    """Why model or task cannot take this length, or ""."""
-    try:
-        logits(model, np.zeros((1, length), dtype=np.int64))
-        task.sample(n, length, seed=seed, split="test")
-    except InputError as error:
-        return str(error)
-    return ""

@@ -51,6 +51,7 @@ def reading(
 
     `probe_low`: lower end of the first probe's interval; `refit_*`: the fresh probe's interval; `baseline`:
     the best no-model baseline; `control_low`: the lowest task accuracy of the random subspaces.
+    A model that does its task no better than the lookup tables cannot show by holding that it needs nothing.
     A task that did not fall is never `candidate necessary`, even where random subspaces raise it: a model below
     chance does better when it is disturbed.
     """
@@ -58,7 +59,7 @@ def reading(
         return "not readable"
     if refit_low > baseline + MARGIN:
         return "test void"
-    if refit_high > baseline + MARGIN:
+    if refit_high > baseline + MARGIN or clean <= baseline + MARGIN:
         return "inconclusive"
     if task_low >= clean - MARGIN:
         return "readable, not used"
