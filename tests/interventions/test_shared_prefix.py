@@ -57,7 +57,7 @@ def test_stacks_of_several_parents_and_small_memory_change_rounding_only(
     limit, stack, tiny_model, make_prompts, monkeypatch
 ):
     if limit is not None:
-        monkeypatch.setattr("causegrid.interventions.sweep._FORKS", limit)
+        monkeypatch.setattr("causegrid.interventions.sweep.FORKS", limit)
     model, prompts = deep(tiny_model, "llama_gqa"), make_prompts(7, lengths=(5, 8), seed=2)
     sets = random_sets(40, seed=3)
     found = sweep(model, prompts, head_conditions(sets), stack=stack, chunk=17, metric=logits_at_query)

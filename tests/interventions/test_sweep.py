@@ -270,7 +270,7 @@ def test_residuals_over_the_memory_limit_are_recomputed_with_the_same_result(
 ):
     model, prompts = tiny_model("gpt_neox"), make_prompts(8)
     want = dict(sweep(model, prompts, head_conditions(HEADS), batch=2, metric=logits_at_query))
-    monkeypatch.setattr("causegrid.interventions.sweep._KEPT_RESIDUALS", 1)
+    monkeypatch.setattr("causegrid.interventions.sweep.KEPT_RESIDUALS", 1)
     found = dict(sweep(model, prompts, head_conditions(HEADS), batch=2, metric=logits_at_query))
     assert all(np.array_equal(found[name], want[name]) for name in want)
 

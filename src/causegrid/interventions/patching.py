@@ -179,7 +179,9 @@ def patch_recovery(
     for spot in spots:
         if spot.position is not None and not -length <= spot.position < length:
             raise InputError(f"position {spot.position} of {spot} is out of range: there are {length} tokens")
-    labels = [np.asarray(v) for v in (clean_labels, corrupt_labels)]
+    labels = [
+        v.cpu().numpy() if isinstance(v, Tensor) else np.asarray(v) for v in (clean_labels, corrupt_labels)
+    ]
     if any(v.shape != (n,) for v in labels):
         raise InputError(f"labels at the readout have shape (B,) = ({n},), one per pair")
     read = readout % length

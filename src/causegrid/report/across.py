@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from causegrid.evidence.nulls import benjamini_hochberg
 from causegrid.runs import files, store
 
 if TYPE_CHECKING:
@@ -31,6 +30,8 @@ def across_cells(cells: Sequence[CellRecord]) -> pd.DataFrame:
     """`cell, task, model, seed, group, metric, effect, low, high, n_null, p, p_holm, p_bh, p_min, verdict,
     combined, rules, other`: a row per competing group and metric of every cell."""
     import pandas as pd
+
+    from causegrid.evidence.nulls import benjamini_hochberg
 
     tables = []
     for cell in cells:
