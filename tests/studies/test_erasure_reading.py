@@ -150,7 +150,7 @@ def test_subspaces_of_more_ranks_serve_both_tables(few):
         ("probe", 1),
     }
     longer = beyond_table(model, task("parity"), subspaces=every, lengths=(14,), n_test=20, **asked, **common)
-    assert len(longer) == len(own) and set(longer["mark"]) == {""}
+    assert len(longer) == (own["layer"] >= 0).sum() and set(longer["mark"]) == {""}
 
 
 def test_lengths_that_learned_positions_cannot_take_are_marked():
@@ -161,7 +161,7 @@ def test_lengths_that_learned_positions_cannot_take_are_marked():
         n_random=3, seed=3,
     )  # fmt: skip
     fits, refused = table[table["length"] == 16], table[table["length"] == 5000]
-    assert len(fits) == len(refused) == len(found.layers)
+    assert len(fits) == len(refused) == len(found.layers) - 1  # blocks
     assert set(fits["mark"]) == {""} and not fits["accuracy"].isna().any() and (fits["reading"] != "").all()
     assert refused["mark"].str.contains("5000").all() and refused["mark"].nunique() == 1
     assert refused[["clean", "accuracy", "probe", "refit", "baseline"]].isna().all(axis=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import get_args
 
@@ -47,6 +48,10 @@ CONFIG = {
 )
 def test_learned_marks(length, mark):
     assert learned(length, 40) == mark
+
+
+def manifest(cell):
+    return json.loads((cell / "cell.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +108,22 @@ def test_a_second_run_computes_nothing(finished):
     run_, study = finished
     outcome = run(study, run_.folder, engine="inline")
     assert (outcome.n_done, outcome.n_cached) == (0, 1)
+
+
+def test_a_block_states_its_own_analysis(tmp_path):
+    bare = {"tasks": ["parity"], "models": ["gru"], "seeds": [1], "erasing": None, "patching": None}
+    study = tmp_path / "study.yaml"
+    study.write_text(yaml.safe_dump(CONFIG | {"grid": [*CONFIG["grid"], bare]}))
+    run(study, tmp_path / "out", engine="inline", until="train")
+    names = {c["config"]["seed"]: c["stage_names"] for c in map(manifest, (tmp_path / "out").glob("cells/*"))}
+    assert names == {
+        0: ["train", "probe", "erase", "beyond", "components", "patch"],
+        1: ["train", "probe", "components"],
+    }
+    again = CONFIG | {"grid": [*CONFIG["grid"], bare | {"seeds": [1, 0]}]}
+    study.write_text(yaml.safe_dump(again))
+    with pytest.raises(InputError, match="'parity' with model 'gru' and seed 0 twice"):
+        run(study, tmp_path / "other", engine="inline")
 
 
 def test_claims_on_one_cell_are_undecided(finished):

@@ -172,6 +172,9 @@ def matched_components(found: Spectrum, rank: int, target: float) -> MatchedPrin
 
 def _nearest_set(share: NDArray[np.float64], rank: int, target: float) -> tuple[int, ...]:
     d = len(share)
+    if 2 * rank > d and rank < d:  # the same choice, by the fewer components left out
+        kept_out = _nearest_set(share, d - rank, float(share.sum()) - target)
+        return tuple(i for i in range(d) if i not in kept_out)
     if comb(d, rank) <= 50_000:
         sets = np.array(list(itertools.combinations(range(d), rank)))
         return tuple(int(i) for i in sets[np.abs(share[sets].sum(1) - target).argmin()])
@@ -247,23 +250,24 @@ def inlp(x: Array, y: Array, fit: Callable[[Any, Any], Fitted], *, max_iter: int
         raise InputError(f"max_iter {max_iter} is out of range: at least 1")
     rows = _rows(x)
     mean = rows.mean(0)
+    left = rows - mean
     labels = np.asarray(y.cpu() if isinstance(y, Tensor) else y).reshape(-1)
     basis = torch.zeros(rows.shape[1], 0, dtype=torch.float64)
     probe = fit(rows.float().numpy(), labels)
     accuracies = [float(probe.accuracy)]
     while not probe.at_baseline and len(accuracies) <= max_iter and basis.shape[1] < rows.shape[1]:
-        grown = extended(basis, probe.weight)
-        if grown.shape[1] == basis.shape[1]:  # what the probe still reads is the rounding of what is erased
+        basis, new = extended(basis, probe.weight)
+        if not new.shape[1]:  # what the probe still reads is the rounding of what is erased
             break
-        basis = grown
-        erased = rows - (rows - mean) @ basis @ basis.T
-        probe = fit(erased.float().numpy(), labels)
+        left = left - (left @ new) @ new.T
+        probe = fit((left + mean).float().numpy(), labels)
         accuracies.append(float(probe.accuracy))
     return Inlp(basis=basis, accuracies=tuple(accuracies), removed=bool(probe.at_baseline))
 
 
-def extended(basis: Tensor | None, weight: Array) -> Tensor:
-    """The basis (d, r), or none yet, with the class-centred row space of `weight` (C, d) added; orthonormal columns."""
+def extended(basis: Tensor | None, weight: Array) -> tuple[Tensor, Tensor]:
+    """(the basis (d, r), or none yet, with the class-centred row space of `weight` (C, d) added, the columns that
+    are new in it); orthonormal columns."""
     whole, own = _row_space(weight)
     if basis is None:
         basis = torch.zeros(own.shape[1], 0, dtype=torch.float64)
@@ -271,7 +275,7 @@ def extended(basis: Tensor | None, weight: Array) -> Tensor:
     s, vh = _row_space(w - (w @ basis) @ basis.T)
     new = vh[s > whole[0] * ROUNDING].T
     grown: Tensor = torch.linalg.qr(torch.cat([basis, new], 1))[0]
-    return grown
+    return grown, grown[:, basis.shape[1] :]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,13 +23,20 @@ class Block(BaseModel):
     seeds: Seeds | None = None
 
 
-def pairs(blocks: Sequence[Any]) -> Iterator[tuple[Any, str, str]]:
-    """(block, task, model) in grid order.  Raises InputError when a pair stands in two blocks."""
-    seen: set[tuple[str, str]] = set()
+def pairs(blocks: Sequence[Any], seeds: Seeds) -> Iterator[tuple[Any, str, str, Seeds]]:
+    """(block, task, model, the block's seeds or else `seeds`) in grid order.
+
+    Raises InputError when a task, model and seed stand in the grid twice.
+    """
+    seen: set[tuple[str, str, int]] = set()
     for block in blocks:
+        chosen = block.seeds or seeds
         for task in block.tasks:
             for model in block.models:
-                if (task, model) in seen:
-                    raise InputError(f"the grid names task {task!r} with model {model!r} twice: remove one")
-                seen.add((task, model))
-                yield block, task, model
+                again = [seed for seed in dict.fromkeys(chosen) if (task, model, seed) in seen]
+                if again:
+                    raise InputError(
+                        f"the grid names task {task!r} with model {model!r} and seed {again[0]} twice: remove one"
+                    )
+                seen |= {(task, model, seed) for seed in chosen}
+                yield block, task, model, chosen

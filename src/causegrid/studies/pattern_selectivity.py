@@ -115,7 +115,7 @@ class PatternSelectivity(Study):
         if config.rules == "strict" and "zero" not in modes:
             modes = (*modes, "zero")  # always shown beside (MEASURES 3.1)
         cells = []
-        for block, task, model in pairs(config.grid):
+        for block, task, model, seeds in pairs(config.grid, config.seeds):
             made = require_task(task, kind="prompt")
             require_language_model(model)
             require_screens(block.groups or (), made)
@@ -138,7 +138,7 @@ class PatternSelectivity(Study):
                     checkpoints=block.checkpoints,
                     **shared,
                 )
-                for seed in block.seeds or config.seeds
+                for seed in seeds
             ]
         return cells
 

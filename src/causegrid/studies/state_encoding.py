@@ -79,6 +79,11 @@ class Erasing(BaseModel):
     n_random_refits: Annotated[int, Field(ge=1)] = 3
     beyond: Beyond | None = Beyond()
 
+    @property
+    def every_rank(self) -> Ranks:
+        """Ranks of both erasing stages, each once."""
+        return tuple(dict.fromkeys((*self.ranks, *(self.beyond.ranks if self.beyond else ()))))
+
 
 class Components(BaseModel):
     """Parts removed after training; `kinds` None = all the model has."""
@@ -110,9 +115,16 @@ class FineTuning(BaseModel):
 
 
 class StateBlock(Block):
-    """A block of the grid; `training` overrides the study's for its cells."""
+    """A block of the grid; what it states takes the place of the study's for its cells, `null` included."""
 
     training: Training | None = None
+    erasing: Erasing | None = None
+    components: Components | None = None
+    patching: Patching | None = None
+
+    def own(self, config: StateEncodingConfig, name: str) -> Any:
+        """This setting of the block where it states one, else the study's."""
+        return getattr(self if name in self.model_fields_set else config, name)
 
 
 class StateEncodingConfig(StudyConfig):
@@ -125,7 +137,7 @@ class StateEncodingConfig(StudyConfig):
     eval_lengths: Annotated[Lengths, Field(min_length=1)] = (40, 60, 80, 100, 120)
     n_eval: Annotated[int, Field(ge=20)] = 200
     probing: Probing = Probing()
-    erasing: Erasing = Erasing()
+    erasing: Erasing | None = Erasing()
     components: Components | None = Components()
     patching: Patching | None = Patching()
     fine_tuning: FineTuning = FineTuning()
@@ -140,7 +152,7 @@ class StateCell(CellConfig):
     eval_lengths: tuple[int, ...]
     n_eval: int
     probing: Probing
-    erasing: Erasing
+    erasing: Erasing | None
     components: Components | None
     patching: Patching | None
 
@@ -159,11 +171,11 @@ class StateEncoding(Study):
         from causegrid.studies.names import digests, is_family, require_state_model, require_task
 
         cells = []
-        for block, task, model in pairs(config.grid):
+        for block, task, model, seeds in pairs(config.grid, config.seeds):
             require_task(task, kind="state")
             require_state_model(model)
             scratch = is_family(model)
-            for seed in block.seeds or config.seeds:
+            for seed in seeds:
                 cells.append(
                     StateCell(
                         study="state-encoding",
@@ -176,9 +188,9 @@ class StateEncoding(Study):
                         eval_lengths=config.eval_lengths,
                         n_eval=config.n_eval,
                         probing=config.probing,
-                        erasing=config.erasing,
-                        components=config.components,
-                        patching=config.patching,
+                        erasing=block.own(config, "erasing"),
+                        components=block.own(config, "components"),
+                        patching=block.own(config, "patching"),
                     )
                 )
         return cells
@@ -190,9 +202,10 @@ class StateEncoding(Study):
         stages = [
             Stage(name="train", run=work.train),
             Stage(name="probe", run=work.probe),
-            Stage(name="erase", run=work.erase),
         ]
-        if cell.erasing.beyond:
+        if cell.erasing:
+            stages.append(Stage(name="erase", run=work.erase))
+        if cell.erasing and cell.erasing.beyond:
             stages.append(Stage(name="beyond", run=work.beyond))
         if cell.components:
             stages.append(Stage(name="components", run=work.components))

@@ -2,7 +2,8 @@
 
 Subspace and mean stay those of the fitting length; everything measured is of the longer one: the task on fresh
 test sequences, a probe and a *refitted* probe there, their no-model baseline, the reading.  A state that is
-carried by other directions further on shows as a fresh probe that reads it again.  Every position counts here:
+carried by other directions further on shows as a fresh probe that reads it again.  Blocks only: the embedding
+output holds the token at every length.  Every position counts here:
 there are few test sequences, and "at baseline" asks for an interval of 2 percentage points.  The probes are
 trained on as many rows as at the fitting length, whatever the number of test sequences: with fewer, a fresh
 probe would find less, and every erasure would look more thorough further on.
@@ -41,7 +42,7 @@ def beyond_table(
     seed: int = 0,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> pd.DataFrame:
-    """One row per length, layer, kind and rank of subspaces fitted on `activations`.
+    """One row per length, block, kind and rank of subspaces fitted on `activations`.
 
     `subspaces` (of `fit_subspaces` with the same activations, these kinds and ranks or more) are made here when
     not given.  `n_test` sequences of each length test the probes and the task there.
@@ -57,6 +58,7 @@ def beyond_table(
     name = check_label(activations.labels, label)
     asked: dict[str, Any] = {"label": name, "bases": bases, "ranks": ranks}
     fitted = chosen(subspaces or fit_subspaces(activations, progress=progress, **asked), activations, **asked)
+    fitted = {layer: some for layer, some in fitted.items() if layer >= 0}
     tables = []
     total = len(lengths) * len(fitted)
     for i, length in enumerate(lengths):

@@ -26,6 +26,7 @@ from causegrid.evidence.effects import bootstrap_mean, effect_interval
 from causegrid.interventions.components import components
 from causegrid.interventions.removal import Component, removed
 from causegrid.models.forward import logits, token_ids
+from causegrid.models.ops.denormals import flushed
 from causegrid.models.record import Model
 from causegrid.sites.capture import capture
 from causegrid.sites.prefix import skip_blocks
@@ -100,6 +101,7 @@ def components_table(
         stored = list(capture(model, part, below).values()) if below else []  # (B, L, d) each
         for i, (component, mode, layers) in enumerate(conditions):
             with ExitStack() as scope:
+                scope.enter_context(flushed())  # a closed gate's state decays into them
                 given = means.get(component.kind)
                 log = scope.enter_context(removed(component, mode, layers, means=given))
                 if min(layers) > 0:

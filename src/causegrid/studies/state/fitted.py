@@ -5,10 +5,11 @@ Kinds (MEASURES 3.2):
 - `principal`: leading principal components, around the mean.
 - `singular`: leading right-singular directions of the *uncentred* activations (MEASURES leaves it open: around
   the mean they would be the principal components once more).  Erased around the mean like all others.
-- `inlp`: row spaces of settled probes of all training rows, one after the other.  How many is cross-validated over
-  quarters of the training sequences: as many as a fresh probe needs to read no more, on sequences that neither it
-  nor the erasure was fitted on, than the best lookup table (MEASURES says majority; but where tokens or positions
-  tell more than that, going on erases them too, and the task then falls for want of its input, not of its state).
+- `inlp`: row spaces of probes of all training rows, one after the other, the first of them the settled one.  How
+  many is cross-validated over quarters of the training sequences: as many as a fresh probe needs to read no more,
+  on sequences that neither it nor the erasure was fitted on, than the best lookup table (MEASURES says majority;
+  but where tokens or positions tell more than that, going on erases them too, and the task then falls for want of
+  its input, not of its state).
 - `leace`: the authors' affine map; its rank is what it can take at most, C - 1.
 
 C counts the classes seen in training.  All this is a function of the activations and the kinds alone.
@@ -197,12 +198,12 @@ class _Layer:
         steps, removed = self._iterations()
         before = spread(self.x)
 
-        def settled(x: Floats32, y: Ints) -> Fitted:
-            return _Settled(
-                self.settled() if np.array_equal(x, self.x) else settled_probe(steady(x, before), y)
+        def probe(x: Floats32, y: Ints) -> Fitted:
+            return _Counted(
+                self.settled() if np.array_equal(x, self.x) else Probe().fit(steady(x, before), y)
             )
 
-        basis = inlp(self.x, self.y, settled, max_iter=steps).basis if steps else None
+        basis = inlp(self.x, self.y, probe, max_iter=steps).basis if steps else None
         rank = 0 if basis is None else basis.shape[1]
         return self._made("inlp", rank, True, basis if rank else None, iterations=steps, removed=removed)
 
@@ -215,14 +216,17 @@ class _Layer:
         known = self._known(quarters)
         bases: list[Tensor | None] = [None] * FOLDS
         before = spread(self.x)
+        left = [
+            self.x - self.x[~aside].mean(axis=0, dtype=np.float64) for aside in quarters
+        ]  # (N, d) float64
         right = np.empty(len(self.y))
         for steps in range(INLP_ITERATIONS + 1):
             for q, aside in enumerate(quarters):
-                mean = self.x[~aside].mean(axis=0, dtype=np.float64)
-                erased = steady(erased_rows(self.x, bases[q], mean), before)
+                erased = steady(left[q].astype(np.float32), before)
                 probe = Probe().fit(erased[~aside], self.y[~aside])
                 right[aside] = probe.predict(erased[aside]) == self.y[aside]
-                bases[q] = extended(bases[q], probe.weight)
+                bases[q], new = extended(bases[q], probe.weight)
+                left[q] -= (left[q] @ new.numpy()) @ new.numpy().T
             gain = (right - known).reshape(self.rows.n_sequences, -1).mean(axis=1)
             low, high = bootstrap_mean(gain)
             if gain.mean() <= 0 or high <= MARGIN / 2 or (low <= 0 and high - low > 2 * MARGIN):
@@ -261,7 +265,7 @@ class _Layer:
 
 
 @dataclass
-class _Settled:
+class _Counted:
     """INLP's next probe of all training rows; how many there are is known beforehand."""
 
     probe: Probe

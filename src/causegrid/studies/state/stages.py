@@ -23,7 +23,7 @@ from causegrid.tasks import task
 
 if TYPE_CHECKING:
     from causegrid.studies.state.fitted import Subspace
-    from causegrid.studies.state_encoding import StateCell
+    from causegrid.studies.state_encoding import Erasing, StateCell
 
 LEARNED_MINIMUM = 8  # below this learned length a cell is `not learned` (MEASURES 1.2)
 
@@ -80,14 +80,19 @@ class StateStages:
         from causegrid.studies.state.fitted import fit_subspaces
 
         if length not in self._subspaces:
-            e = self.cell.erasing
+            e = self._erasing
             self._subspaces[length] = fit_subspaces(
                 self.activations(context, length),
                 bases=e.bases,
-                ranks=tuple(dict.fromkeys((*e.ranks, *(e.beyond.ranks if e.beyond else ())))),
+                ranks=e.every_rank,
                 progress=context.progress,
             )
         return self._subspaces[length]
+
+    @property
+    def _erasing(self) -> Erasing:
+        assert self.cell.erasing is not None
+        return self.cell.erasing
 
     def fine_tunable(self) -> Model:
         """The pretrained model, ready to learn the task."""
@@ -116,7 +121,7 @@ class StateStages:
         from causegrid.studies.state.patching import require_places
 
         e, c, p = self.cell.erasing, self.cell.components, self.cell.patching
-        for rank in (*e.ranks, *(e.beyond.ranks if e.beyond else ())):
+        for rank in e.every_rank if e else ():
             if rank != "full" and rank > made.d_model:
                 raise InputError(
                     f"rank {rank} does not exist: allowed are 1 to {made.d_model} (the width of {made.name!r}) "
@@ -209,7 +214,7 @@ class StateStages:
         """Erase what is read of the trained label at every layer, refit the probe, beside random subspaces."""
         from causegrid.studies.state.erasure import erasure_table
 
-        e = self.cell.erasing
+        e = self._erasing
         tables = [
             erasure_table(
                 self.model(context),
@@ -231,7 +236,7 @@ class StateStages:
         """Apply the erasures fitted at the analysed lengths to longer sequences."""
         from causegrid.studies.state.beyond import beyond_table
 
-        e = self.cell.erasing
+        e = self._erasing
         assert e.beyond is not None
         tables = [
             beyond_table(
