@@ -9,6 +9,8 @@ import pytest
 
 from causegrid import calibrate
 from causegrid.errors import InputError
+from causegrid.report.markdown import filled as filled_page
+from causegrid.report.markdown import write_page
 from causegrid.studies.calibrating.exchange import null_trials
 from causegrid.studies.calibrating.intervals import interval_trials
 from causegrid.studies.calibrating.replicate import replicate
@@ -136,7 +138,14 @@ def test_summaries_count_models_not_groups():
         for g, v in zip(("a", "b"), verdicts, strict=True)
     ]
     paper = [row | {"rules": "paper", "combined": "null", "p_holm": float("nan")} for row in rows]
-    found = summaries(pd.DataFrame([*rows, *paper]), pd.DataFrame(), pd.DataFrame())["false positives"]
+    table = pd.DataFrame([*rows, *paper]).drop(columns=["family", "prompts", "asks"])
+    cell = {
+        "id": "a",
+        "config": {"family": {"name": rows[0]["family"]}, "n_prompts": rows[0]["prompts"]},
+        "facts": {},
+        "tables": {"verdicts": table}.get,
+    }
+    found = summaries([cell])["false positives"]
     assert set(found["models"]) == {3}
     by_rules = found.groupby("rules")["rate"].apply(list)
     assert all(rate.startswith("33.3 %") for rate in by_rules["strict"])
@@ -155,20 +164,15 @@ def test_the_page_is_filled_from_a_run(tmp_path):
     again, _ = calibrate.calibrate(study, tmp_path / "run", engine="inline")
     assert again.n_cached == 2
     page = "before\n<!-- table coverage -->\nold\n<!-- end -->\nafter\n"
-    filled = calibrate.filled(page, found)
+    filled = filled_page(page, found)
     assert filled.startswith("before\n<!-- table coverage -->\n| metric | mode | prompts |")
     assert filled.endswith("<!-- end -->\nafter\n") and "old" not in filled
-    assert calibrate.filled(filled, found) == filled
+    assert filled_page(filled, found) == filled
     (tmp_path / "page.md").write_text(page)
-    calibrate.write_page(tmp_path / "page.md", tmp_path / "run")
+    write_page(tmp_path / "page.md", tmp_path / "run")
     assert (tmp_path / "page.md").read_text() == filled
     with pytest.raises(InputError, match=r"'coverge'.*coverage"):
-        calibrate.filled(page.replace("coverage", "coverge"), found)
-
-
-def test_the_page_in_docs_is_of_the_committed_run():
-    page = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
-    assert calibrate.filled(page, calibrate.tables(ROOT / "results" / "calibration")) == page
+        filled_page(page.replace("coverage", "coverge"), found)
 
 
 def test_shipped_study_files_are_valid():

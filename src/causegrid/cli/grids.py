@@ -103,16 +103,30 @@ def status(
 @app.command(rich_help_panel=STUDIES)
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder, or a folder of run folders.")],
+    page: Annotated[
+        Path | None,
+        typer.Option(help="Write only the tables of this Markdown page anew, between its marks."),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Render a finished or half-finished run as one self-contained HTML page with its tables beside it."""
-    from causegrid.report import write_report
+    """Render a finished or half-finished run as one self-contained HTML page with its tables beside it.
 
-    page = write_report(folder)
-    if json:
-        terminal.emit_json({"report": str(page)})
+    With --page, fill a Markdown page of your own instead: what stands between `<!-- table NAME -->` and
+    `<!-- end -->` is replaced by that table of the run (claims, and the study's summaries).
+    """
+    if page is not None:
+        from causegrid.report import write_page
+
+        write_page(page, folder)
+        made = page
     else:
-        print(page)
+        from causegrid.report import write_report
+
+        made = write_report(folder)
+    if json:
+        terminal.emit_json({"report": str(made)})
+    else:
+        print(made)
 
 
 @app.command(rich_help_panel=STUDIES)

@@ -26,6 +26,7 @@ from causegrid.errors import InputError
 from causegrid.report import pattern_selectivity, state_encoding
 from causegrid.report.across import write_across
 from causegrid.report.claims import claim_rows
+from causegrid.report.markdown import ANCHOR
 from causegrid.report.rows import plain
 from causegrid.runs import files, store
 from causegrid.runs.lock import Lock
@@ -41,9 +42,10 @@ SCRIPTS = (
     "pattern_selectivity.js",
     "pattern_verdicts.js",
     "pattern_beside.js",
+    "pattern_experts.js",
+    "pattern_checkpoints.js",
     "page.js",
 )
-ANCHOR = "anchor"  # kind of a claim that sets a published figure of other settings beside ours
 SHOWN_VERSIONS = ("causegrid", "torch", "transformers", "python")
 
 

@@ -177,6 +177,16 @@ def claims(folder: Path | str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=None if rows else columns)
 
 
+def summaries(folder: Path | str) -> Mapping[str, pd.DataFrame]:
+    """Name -> small table of what the finished cells say, computed anew; which tables is the study's to say.
+
+    Raises InputError when the folder is no run or its study's code cannot be imported.
+    """
+    found = store.open_run(folder)
+    made: Mapping[str, pd.DataFrame] = study_of(found.code).summaries(_finished_cells(found))
+    return made
+
+
 def _resolve(study: Path | str | tuple[Any, Any], overrides: Sequence[str]) -> tuple[Any, Any, Path]:
     """(study, config, default folder)."""
     if isinstance(study, tuple):

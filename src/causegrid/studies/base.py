@@ -111,5 +111,9 @@ class Study(ABC):
         "why", "cells": [ids]}."""
         return []
 
+    def summaries(self, cells: Sequence[Mapping[str, Any]]) -> Mapping[str, pd.DataFrame]:
+        """Name -> small table over finished cells (as `claims` gets them), for a page of results."""
+        return {}
+
 
 studies: Registry[Any] = Registry("study", "causegrid.studies")

@@ -9,9 +9,10 @@ anywhere.  `causegrid.studies.calibrating.summary` reads a finished run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
+import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from causegrid.errors import InputError
@@ -115,6 +116,11 @@ class Calibration(Study):
 
         work = CalibrationStages(cell)
         return [Stage(name="replicates", run=getattr(work, cell.family.question))]
+
+    def summaries(self, cells: Sequence[Mapping[str, Any]]) -> Mapping[str, pd.DataFrame]:
+        from causegrid.studies.calibrating.summary import summaries
+
+        return summaries(cells)
 
     def cost(self, cell: CalibrationCell) -> str:
         f = cell.family

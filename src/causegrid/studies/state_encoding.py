@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
+import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from causegrid.studies.base import CellConfig, Stage, Study, StudyConfig, studies
@@ -229,3 +230,8 @@ class StateEncoding(Study):
         from causegrid.studies.state.claims import state_claims
 
         return state_claims(cells)
+
+    def summaries(self, cells: Sequence[Mapping[str, Any]]) -> Mapping[str, pd.DataFrame]:
+        from causegrid.studies.state.summary import summaries
+
+        return summaries(cells)

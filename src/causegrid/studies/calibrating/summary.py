@@ -1,13 +1,13 @@
 """What a finished calibration says, as small tables: error rates, power, confusion, marks, stopping, coverage.
 
-Input are the cells' tables put together, with the family's settings as columns (`causegrid.calibrate.trials`).
+Input are the finished cells; their tables are put together, with the family's settings as columns.
 A group's verdict is its combined one: of the margin under the strict rules, of top-1 under the published ones.
 Rates are over models, never over groups of one model, where one model can count once only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -21,10 +21,9 @@ LEVEL = 0.05
 SHOWN = {"strict": "strict", "paper": "published"}
 
 
-def summaries(
-    verdicts: pd.DataFrame, intervals: pd.DataFrame, nulls: pd.DataFrame
-) -> dict[str, pd.DataFrame]:
-    """All tables for which something was run."""
+def summaries(cells: Sequence[Mapping[str, Any]]) -> dict[str, pd.DataFrame]:
+    """All tables for which something was run, of cells as `Study.claims` gets them."""
+    verdicts, intervals, nulls = (_trials(cells, name) for name in ("verdicts", "intervals", "nulls"))
     found: dict[str, pd.DataFrame] = {}
     if len(nulls):
         found["nulls"] = levels(nulls)
@@ -41,6 +40,18 @@ def summaries(
     if len(intervals):
         found["coverage"] = coverage(intervals)
     return found
+
+
+def _trials(cells: Sequence[Mapping[str, Any]], name: str) -> pd.DataFrame:
+    """One table of all cells, with `family, prompts, asks` (the first word of the family's name)."""
+    found = []
+    for cell in cells:
+        table = cell["tables"](name)
+        if table is not None:
+            family = str(cell["config"]["family"]["name"])
+            settings: dict[str, Any] = {"family": family, "prompts": int(cell["config"]["n_prompts"])}
+            found.append(table.assign(**settings, asks=family.split(",")[0]))
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
 
 def levels(table: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,231 @@
+"""What a finished state-encoding grid says, as small tables: who learned, where the state is read, what erasure,
+components and patching did, and the external anchors.  For pages of results (`causegrid report DIR --page FILE`).
+
+Cells that did not learn (MEASURES 1.2) stand in `learned` alone; the others are taken at the length they learned.
+"a to b" is the range over seeds, "a (b to c)" a mean over seeds with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from causegrid.studies.state.finished import Cell, cell_of, gains, summary
+
+READINGS = ("candidate necessary", "test void", "readable, not used", "inconclusive", "not readable")
+KINDS = (
+    ("probe", "1"),
+    ("probe", "all"),
+    ("principal", "all"),
+    ("singular", "all"),
+    ("inlp", ""),
+    ("leace", ""),
+)
+
+
+def summaries(given: Sequence[Mapping[str, Any]]) -> dict[str, pd.DataFrame]:
+    """All tables for which a cell has something, of cells as `Study.claims` gets them."""
+    cells = [cell_of(c) for c in given]
+    facts = {str(c["id"]): c["facts"] for c in given}
+    able = [c for c in cells if c.has_learned]
+    found = {
+        "learned": pd.DataFrame([_learned(group, facts) for group in _groups(cells)]),
+        "profiles": pd.DataFrame([row for group in _groups(able) if (row := _profile(group))]),
+        "readings": _readings(able),
+        "erasure": pd.DataFrame([row for group in _groups(able) for row in _erased(group)]),
+        "beyond": _beyond(able),
+        "components": pd.DataFrame([row for group in _groups(able) for row in _components(group)]),
+        "patching": pd.DataFrame([row for group in _groups(able) for row in _patched(group)]),
+    }
+    return {name: table for name, table in found.items() if len(table)}
+
+
+def _groups(cells: Iterable[Cell]) -> list[list[Cell]]:
+    """Cells of one task and model, seeds ascending, in the order of the grid."""
+    found: dict[tuple[str, str], list[Cell]] = {}
+    for c in cells:
+        found.setdefault((c.task, c.model), []).append(c)
+    return [sorted(group, key=lambda c: c.seed) for group in found.values()]
+
+
+def _learned(group: Sequence[Cell], facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Seeds, parameters, steps, learned length, token accuracy by length."""
+    lengths = sorted(set.intersection(*(c.measured_lengths() for c in group)))
+    known = [facts[c.id] for c in group]
+    return {
+        **_names(group),
+        "seeds": len(group),
+        "parameters": _range([int(f["n_params"]) for f in known], "{:,}"),
+        "steps": _range([int(f["steps"]) for f in known], "{}"),
+        "learned to": ", ".join(str(c.learned) if c.has_learned else "no" for c in group),
+    } | {f"accuracy at {n}": _mean([c.accuracy([n]) for c in group]) for n in lengths}
+
+
+def _profile(group: Sequence[Cell]) -> dict[str, Any] | None:
+    """Where the trained label is read: gain over the best no-model baseline by layer, and its two summaries."""
+    profiles = [(c, found) for c in group if (found := gains(c)) is not None]
+    if not profiles:
+        return None
+    layers = zip(*(found for _, found in profiles), strict=True)
+    return {
+        **_names(group),
+        "at length": _lengths(c for c, _ in profiles),
+        "gain at embedding, then each block": " · ".join(f"{np.mean(values):.2f}" for values in layers),
+        "depth centre": _mean([summary(c, "depth_centre") for c, _ in profiles]),
+        "last-block share": _mean([summary(c, "last_block_share") for c, _ in profiles]),
+    }
+
+
+def _readings(cells: Sequence[Cell]) -> pd.DataFrame:
+    """Blocks by kind of subspace and reading, over all cells that learned."""
+    rows = []
+    for kind, rank in KINDS:
+        parts = [_kind(c, kind, rank) for c in cells]
+        table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+        if len(table):
+            counts = table["reading"].value_counts()
+            rows.append(
+                {"erased": _title(kind, rank), "blocks": len(table)}
+                | {reading: int(counts.get(reading, 0)) for reading in READINGS}
+            )
+    return pd.DataFrame(rows)
+
+
+def _erased(group: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Task and fresh probe after each kind of erasure, mean over blocks that read the state, then over seeds."""
+    rows = []
+    for kind, rank in KINDS:
+        parts = [_kind(c, kind, rank) for c in group]
+        parts = [readable for p in parts if len(p) and len(readable := p[p["reading"] != "not readable"])]
+        if parts:
+            rows.append(
+                {
+                    **_names(group),
+                    "erased": _title(kind, rank),
+                    "blocks": sum(map(len, parts)),
+                    "clean": _over(parts, "clean"),
+                    "task accuracy": _over(parts, "accuracy"),
+                    "random subspaces": _over(parts, "control_mean"),
+                    "matched components": _over(parts, "matched_accuracy"),
+                    "fresh probe": _over(parts, "refit"),
+                    "baseline": _over(parts, "baseline"),
+                    "variance removed": _over(parts, "variance"),
+                }
+            )
+    return rows
+
+
+def _beyond(cells: Sequence[Cell]) -> pd.DataFrame:
+    """Readings of subspaces fitted at the learned length and erased at longer ones, over all cells that learned."""
+    rows = []
+    for kind, rank in KINDS:
+        parts = [_kind(c, kind, rank, "erasure_beyond", "fitted_length") for c in cells]
+        table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+        for length, part in table.groupby("length") if len(table) else ():
+            counts = part["reading"].value_counts()
+            rows.append(
+                {"erased": _title(kind, rank), "at length": length, "blocks": len(part)}
+                | {reading: int(counts.get(reading, 0)) for reading in READINGS}
+                | {"cannot be run": int((part["mark"] != "").sum())}
+            )
+    return pd.DataFrame(rows)
+
+
+def _components(group: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Change of token accuracy when a component of all layers is removed, at the learned length and the longest."""
+    rows: list[dict[str, Any]] = []
+    tables = [c.table("components") for c in group]
+    held = [(c, t) for c, t in zip(group, tables, strict=True) if t is not None and len(t)]
+    if not held:
+        return rows
+    for kind, mode in dict.fromkeys(
+        (k, m) for _, t in held for k, m in zip(t["kind"], t["mode"], strict=True)
+    ):
+        near, far = [], []
+        for c, t in held:
+            mine = t[(t["kind"] == kind) & (t["mode"] == mode) & (t["metric"] == "token")]
+            whole = mine[mine["layers"] == "all"] if (mine["layers"] == "all").any() else mine
+            near += [100 * e for e in whole.loc[whole["length"] == c.length, "effect"]]
+            far += [100 * e for e in whole.loc[whole["length"] == whole["length"].max(), "effect"]]
+        rows.append(
+            {
+                **_names(group),
+                "removed": kind,
+                "how": mode,
+                "at the learned length, pp": _mean(near, "{:+.1f}"),
+                "at the longest, pp": _mean(far, "{:+.1f}"),
+            }
+        )
+    return rows
+
+
+def _patched(group: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Recovery at the last position from patches at the changed one, by site and layer, beside another pair's."""
+    tables = [c.rows("patching") for c in group]
+    parts = []
+    for table in tables:
+        if len(table):
+            at = table[(table["position"] == table["changed"]) & (table["readout"] == table["length"] - 1)]
+            parts.append(at[at["mark"] != "nothing to recover"])
+    whole = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    rows: list[dict[str, Any]] = []
+    if not len(whole):
+        return rows
+    for (kind, layer), part in whole.groupby(["kind", "layer"], sort=False):
+        rows.append(
+            {
+                **_names(group),
+                "site": kind,
+                "block": layer,
+                "recovery": _mean(list(part["recovery"])),
+                "from another pair": _mean(list(part["null_recovery"])),
+                "by construction": "yes" if (part["mark"] == "by construction").all() else "",
+            }
+        )
+    return rows
+
+
+def _kind(cell: Cell, kind: str, rank: str, table: str = "erasure", at: str = "length") -> pd.DataFrame:
+    """A cell's erasures of one kind at its length and its blocks: rank 1, or all of the kind."""
+    found = cell.table(table)
+    if found is None or not len(found):
+        return pd.DataFrame()
+    mine = found[(found["basis"] == kind) & (found[at] == cell.length) & (found["layer"] >= 0)]
+    if rank:
+        mine = mine[mine["full"].astype(bool)] if rank == "all" else mine[mine["rank"] == int(rank)]
+    return mine
+
+
+def _title(kind: str, rank: str) -> str:
+    return {"1": f"{kind}, 1 direction", "all": f"{kind}, C - 1 directions"}.get(rank, kind.upper())
+
+
+def _names(group: Sequence[Cell]) -> dict[str, Any]:
+    return {"task": group[0].task, "model": group[0].model}
+
+
+def _lengths(cells: Iterable[Cell]) -> str:
+    return _range([c.length for c in cells], "{}")
+
+
+def _over(parts: Sequence[pd.DataFrame], column: str) -> str:
+    """Mean over seeds, with their range, of the mean over blocks."""
+    return _mean([float(p[column].mean()) for p in parts])
+
+
+def _mean(values: Iterable[float | None], form: str = "{:.2f}") -> str:
+    known = [float(v) for v in values if v is not None and not np.isnan(v)]
+    if not known:
+        return "–"
+    mean, low, high = (form.format(v) for v in (np.mean(known), min(known), max(known)))
+    mean, low, high = ("0.00" if v == "-0.00" else v for v in (mean, low, high))
+    return mean if low == high else f"{mean} ({low} to {high})"
+
+
+def _range(values: Iterable[float], form: str) -> str:
+    known = sorted(values)
+    low, high = form.format(known[0]), form.format(known[-1])
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,76 @@
+"""Summary tables of made-up cells: what each counts, and that cells that did not learn stand in `learned` alone."""
+
+from __future__ import annotations
+
+import pandas as pd
+from made_cells import made
+
+from causegrid.studies.state.summary import summaries
+
+
+def patching(recovery):
+    rows = [(20, 39, recovery, ""), (20, 20, 1.0, "by construction"), (3, 39, 9.0, "")]
+    table = pd.DataFrame(rows, columns=["position", "readout", "recovery", "mark"])
+    return table.assign(kind="state", layer=2, changed=20, length=40, null_recovery=0.125)
+
+
+def cells():
+    some = [
+        made("lstm", seed=0, rank_one="void", without=["patching"]),
+        made("lstm", seed=1, rank_one="needed", without=["patching"]),
+        made("mamba", seed=0, learned=0),
+        made("mamba", "dyck", seed=0, conv={"identity": -0.3, "zero": -0.5}),
+    ]
+    for steps, cell in enumerate(some, start=100):
+        cell["facts"] |= {"n_params": 1000, "steps": steps}
+        tables = {
+            name: cell["tables"](name) for name in ("behaviour", "probes", "profile_summary", "components")
+        }
+        erasure = cell["tables"]("erasure")
+        mean = (erasure["refit_low"] + erasure["refit_high"]) / 2
+        tables["erasure"] = erasure.assign(control_mean=0.98, matched_accuracy=0.9, refit=mean, variance=0.1)
+        if cell["config"]["model"] == "lstm":
+            tables["patching"] = patching(0.25 if steps == 100 else 0.75)
+        cell["tables"] = tables.get
+    return some
+
+
+def test_every_cell_stands_in_learned_and_only_learners_elsewhere():
+    found = summaries(cells())
+    learned = found["learned"].set_index(["task", "model"])
+    assert learned.loc[("parity", "lstm"), "learned to"] == "40, 40"
+    assert learned.loc[("parity", "lstm"), "steps"] == "100 to 101"
+    assert learned.loc[("parity", "mamba"), "learned to"] == "no"
+    assert {"accuracy at 40", "accuracy at 120"} <= set(learned.columns)
+    for name, table in found.items():
+        if name != "learned" and "model" in table:
+            pairs = set(zip(table["task"], table["model"], strict=True))
+            assert ("parity", "mamba") not in pairs and ("parity", "lstm") in pairs | {("parity", "lstm")}
+
+
+def test_readings_count_blocks_of_one_kind():
+    table = summaries(cells()[:2])["readings"].set_index("erased")
+    one = table.loc["probe, 1 direction"]
+    assert one["test void"] == one["candidate necessary"] == one["blocks"] / 2 > 0
+
+
+def test_profiles_are_gains_over_the_lookup_tables():
+    row = summaries([cells()[0]])["profiles"].iloc[0]
+    assert row["gain at embedding, then each block"] == "0.00 · 0.20 · 0.40 · 0.60 · 0.80"
+    assert row["depth centre"] == "0.80" and row["last-block share"] == "0.30"
+
+
+def test_components_and_patching_are_taken_where_they_say():
+    found = summaries(cells())
+    conv = found["components"].set_index(["task", "removed", "how"])
+    assert conv.loc[("dyck", "conv", "identity"), "at the learned length, pp"] == "-30.0"
+    (row,) = found["patching"].to_dict("records")
+    assert row["recovery"] == "0.50 (0.25 to 0.75)" and row["from another pair"] == "0.12"
+    assert row["by construction"] == "" and row["block"] == 2
+
+
+def test_erasure_is_a_mean_over_blocks_then_seeds():
+    table = summaries(cells()[:2])["erasure"].set_index("erased")
+    one = table.loc["probe, 1 direction"]
+    assert one["task accuracy"] == "0.60" and one["fresh probe"] == "0.71 (0.49 to 0.93)"
+    assert one["random subspaces"] == "0.98" and one["matched components"] == "0.90"
