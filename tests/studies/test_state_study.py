@@ -126,6 +126,23 @@ def test_a_block_states_its_own_analysis(tmp_path):
         run(study, tmp_path / "other", engine="inline")
 
 
+@pytest.mark.parametrize(
+    ("over", "said"),
+    [
+        ({"erasing": {"bases": ["probe"], "ranks": [4]}}, r"rank of 4 .*'parity'.*ranks 1 to 1"),
+        ({"erasing": {"bases": ["probe"], "beyond": {"ranks": [2, 3]}}}, r"rank of 2, 3 .*'parity'"),
+        ({"fine_tuning": {"method": "lora"}}, "fine_tuning is set"),
+        ({"training": {"length": 7}}, "greater than or equal to 8|at least 8"),
+    ],
+)
+def test_a_grid_that_says_nothing_sensible_is_refused(tmp_path, over, said):
+    study = tmp_path / "study.yaml"
+    study.write_text(yaml.safe_dump(CONFIG | over))
+    with pytest.raises(InputError, match=said):
+        run(study, tmp_path / "out", engine="inline")
+    assert not (tmp_path / "out").exists()
+
+
 def test_claims_on_one_cell_are_undecided(finished):
     found = finished[0].claims()
     assert {c["result"] for c in found if c["kind"] == "claim"} == {"not enough evidence"}
@@ -146,7 +163,7 @@ def test_lengths_the_positions_cannot_take_are_refused_before_training(tmp_path)
     ("over", "said"),
     [
         (
-            {"erasing": {"bases": ["probe"], "ranks": [999], "n_random": 5, "beyond": None}},
+            {"erasing": {"bases": ["principal"], "ranks": [999], "n_random": 5, "beyond": None}},
             "rank 999 .* 1 to 128",
         ),
         ({"erasing": {"beyond": {"ranks": [998]}}}, "rank 998 .* 1 to 128"),

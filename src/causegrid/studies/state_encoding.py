@@ -16,9 +16,11 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
+from causegrid.errors import InputError
 from causegrid.studies.base import CellConfig, Stage, Study, StudyConfig, studies
 from causegrid.studies.examples import example
 from causegrid.studies.grid import Block, Seeds, pairs
+from causegrid.tasks import StateTask
 
 Frozen = ConfigDict(extra="forbid", frozen=True)
 
@@ -30,7 +32,7 @@ class Training(BaseModel):
 
     steps: Annotated[int, Field(ge=1)] = 2000
     schedule: Literal["curriculum", "mixed", "fixed"] = "curriculum"
-    length: Annotated[int, Field(ge=4)] = 40
+    length: Annotated[int, Field(ge=8)] = 40  # under 8 nothing counts as learned (MEASURES 1.2)
     batch: Annotated[int, Field(ge=1)] = 64
     lr: Annotated[float, Field(gt=0)] | None = None
 
@@ -84,6 +86,16 @@ class Erasing(BaseModel):
     def every_rank(self) -> Ranks:
         """Ranks of both erasing stages, each once."""
         return tuple(dict.fromkeys((*self.ranks, *(self.beyond.ranks if self.beyond else ()))))
+
+    def require(self, task: str, n_classes: int) -> None:
+        """Raises InputError when only probe directions are erased and this task's probe has none of the ranks."""
+        stated = [self.ranks, *([self.beyond.ranks] if self.beyond else ())]
+        for ranks in stated if set(self.bases) == {"probe"} else ():
+            if all(rank != "full" and rank >= n_classes for rank in ranks):
+                raise InputError(
+                    f"no rank of {', '.join(map(str, ranks))} can be erased for task {task!r}: its label has "
+                    f"{n_classes} classes, so its probe has ranks 1 to {n_classes - 1}"
+                )
 
 
 class Components(BaseModel):
@@ -173,9 +185,12 @@ class StateEncoding(Study):
 
         cells = []
         for block, task, model, seeds in pairs(config.grid, config.seeds):
-            require_task(task, kind="state")
+            made = require_task(task, kind="state")
             require_state_model(model)
             scratch = is_family(model)
+            erasing = block.own(config, "erasing")
+            if erasing and isinstance(made, StateTask):
+                erasing.require(task, made.n_classes)
             for seed in seeds:
                 cells.append(
                     StateCell(
@@ -189,11 +204,15 @@ class StateEncoding(Study):
                         eval_lengths=config.eval_lengths,
                         n_eval=config.n_eval,
                         probing=config.probing,
-                        erasing=block.own(config, "erasing"),
+                        erasing=erasing,
                         components=block.own(config, "components"),
                         patching=block.own(config, "patching"),
                     )
                 )
+        if "fine_tuning" in config.model_fields_set and all(cell.fine_tuning is None for cell in cells):
+            raise InputError(
+                "fine_tuning is set, but every model of the grid is a family trained from scratch"
+            )
         return cells
 
     def stages(self, cell: StateCell) -> Sequence[Stage]:
