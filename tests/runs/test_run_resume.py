@@ -401,6 +401,14 @@ def test_bad_options_are_refused_before_anything_is_written(tmp_path, log):
     assert not out.exists() and not (tmp_path / "two").exists()
 
 
+def test_a_folder_of_which_git_kept_the_ignore_file_alone_is_free(tmp_path, log):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / ".gitignore").write_text("*.lock\n")
+    assert inline(fake(log, "a"), out).n_done == 1
+    assert (out / ".gitignore").read_text() == "*.lock\n"
+
+
 def test_a_corrupt_run_manifest_is_kept_aside_and_cells_are_reused(tmp_path, log):
     made, out = fake(log, "a"), tmp_path / "run"
     inline(made, out)

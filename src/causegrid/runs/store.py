@@ -178,7 +178,7 @@ def check_folder(folder: Path, study: str) -> None:
         raise InputError(f"cannot write a run to {str(folder)!r}: it {what}; name another folder") from None
     except OSError as error:
         raise files.no_folder(folder, error) from error
-    if not [name for name in present if not name.startswith(f".{RUN}.")]:
+    if not [name for name in present if name != IGNORE and not name.startswith(f".{RUN}.")]:
         return
     if RUN not in present:
         raise InputError(
