@@ -6,19 +6,19 @@ number now.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from causegrid import headnames
 from causegrid.errors import InputError, unknown
-from causegrid.evidence import verdict as judge
-from causegrid.evidence.family import family
+from causegrid.evidence import task_floor
+from causegrid.evidence.family import COMPETING
 from causegrid.evidence.verdicts import RULES
 from causegrid.interventions.groups import read_groups
 from causegrid.interventions.heads import Ablator
+from causegrid.interventions.narrowed import narrowed
 from causegrid.interventions.reference import MODES, Mode
 from causegrid.models import model, save
 from causegrid.models.record import Model
@@ -28,12 +28,17 @@ from causegrid.signatures.attention import attention
 from causegrid.signatures.profile import probe_profile
 from causegrid.signatures.screens.base import screens
 from causegrid.studies.names import require_family
+from causegrid.studies.pattern.conditions import GROUP, Ablated, kinds_of, with_roles
 from causegrid.studies.pattern.head_groups import HeadGroup, default_names, disjoint, pattern_scores
-from causegrid.studies.pattern.matched_null import matched_null
+from causegrid.studies.pattern.matched_null import matched_null, no_draws
+from causegrid.studies.pattern.prompt_sets import PromptParts, prompt_parts, subset
+from causegrid.studies.pattern.ruled import verdicts
+from causegrid.studies.pattern_selectivity import Null
 from causegrid.tasks import PromptSet, PromptTask, StateTask, task
 
 Progress = Callable[[int, int, str], None]
 SEQUENCES, LENGTH = 256, 128  # synthetic batch of the verbs: enough for every threshold, seconds on a laptop
+NULL = Null()  # the study's own: on how many prompts, how many draws a group
 SHOWN = ("top1", "logit_diff")
 VERDICT_SHOWN = [
     *("group", "kind", "metric", "n", "effect", "low", "high"),
@@ -153,7 +158,9 @@ def ablate(
     """Ablate one group -> {"n", "baseline", "ablated", "effect", "low", "high", ...} by metric, and the table."""
     chosen_mode = _mode(mode)
     chosen = prompt_task(task_name)
-    ablator = _ablator(model(model_name), chosen, n=n, bos=bos, seed=seed)
+    loaded = model(model_name)
+    parts = _parts(loaded, chosen, n=n, bos=bos, seed=seed, rules="strict", modes=[chosen_mode])
+    ablator = Ablator(loaded, parts.measured, reference=parts.reference, seed=seed)
     table = ablator.table({"heads": heads}, chosen_mode)
     by_metric = {str(r["metric"]): r for r in table.to_dict("records")}
     shown = [m for m in SHOWN if m in by_metric]
@@ -190,69 +197,66 @@ def verdict(
     progress: Progress | None = None,
     tell: Tell | None = None,
 ) -> pd.DataFrame:
-    """Judge groups of heads (a file's, or those the task's screens pick): see `evidence.verdict`.
+    """Judge groups of heads (a file's, or those the task's screens pick), as a cell of the pattern study does.
 
-    Heads are chosen on the first half of the prompts and measured on the second.  `mode` None: mean under
-    strict rules, zero under the paper's.
+    Of `n` prompts `strict` chooses heads on one half and measures on the other; `paper` chooses and measures on
+    all of them, with others drawn beside as the reference.  The null is drawn on 64 of the measured ones.  `mode`
+    None: mean under strict rules, zero under the paper's.
+    Columns of the study's table `verdicts`, its rows of these rules, and `null_note` (why a group has no draws, or
+    stopped early).
     """
     _rules(rules)
-    mode = _mode(mode or MODE_OF[rules])
-    chosen_mode: Mode = mode
+    chosen_mode = _mode(mode or MODE_OF[rules])
+    modes: list[Mode] = [chosen_mode, *(m for m in ("mean", "zero") if m != chosen_mode)]
     chosen = prompt_task(task_name)
     loaded = model(model_name)
     listed = _given(groups, loaded, force) if groups is not None else None
-    first, _ = patterns.prompts_of(loaded, chosen, n=n, seed=seed, bos=bos).halves()
-    ablator = _ablator(loaded, chosen, n=n, bos=bos, seed=seed)
+    parts = _parts(loaded, chosen, n=n, bos=bos, seed=seed, rules=rules, modes=modes)
+    ablator = Ablator(loaded, parts.measured, reference=parts.reference, seed=seed)
     if listed is None:
-        names = default_names(list(first.positions))
-        table = patterns.screens(
-            loaded,
-            first,
-            names,
-            rules=rules,  # type: ignore[arg-type]
-            n_sequences=SEQUENCES,
-            sequence_length=LENGTH,
-            seed=seed,
-        )
-        listed = [g for g in disjoint(table, names) if g.heads]
-        if not listed:
-            raise InputError(
-                f"no screen picked a head on task {task_name!r} with model {model_name!r}; give --groups FILE.json"
-            )
+        listed = _picked(loaded, chosen, parts, rules=rules, seed=seed)
     heads = {g.name: list(g.heads) for g in listed}
-    wanted = [m for m in MODES if m in (mode, "mean", "zero")]
-    effects = pd.concat([ablator.table(heads, m) for m in wanted])
-    singles = ablator.table({h: [h] for group in heads.values() for h in group}, chosen_mode)
-    scores = pattern_scores(loaded, listed, attention(loaded, first), length=LENGTH, seed=seed)
-    sets = {name: tuple(sorted(headnames.heads(h))) for name, h in heads.items()}
-    competing = [name for name, member in family(sets, loaded.n_heads).items() if member.competes]
-    null, notes = matched_null(
-        ablator,
-        heads,
-        effects[effects["mode"] == mode],
-        competing=competing,
-        prompts=range(len(ablator.prompts)),
-        mode=mode,
-        n=n_null,
-        own=rules == "strict",
-        seed=seed,
-        progress=progress,
-    )
-    found = judge(
+    kinds = kinds_of(heads, loaded.n_heads)
+    alone = [Ablated(name=g, heads=tuple(h), role=GROUP, of=(g,)) for g, h in heads.items()]
+    effects = pd.concat([ablator.table(heads, m) for m in modes], ignore_index=True)
+    effects = with_roles(effects, alone, kinds)
+    own = effects[effects["mode"] == chosen_mode]
+    floor = task_floor(own, mode=chosen_mode) if rules == "strict" else ""
+    pick = subset(len(parts.measured), NULL.n_prompts, seed)
+    if floor:  # no group can be judged, so no draw is worth its forward passes
+        null, notes = no_draws(heads, floor)
+    else:
+        planner = narrowed(ablator.planner, pick)
+        null, notes = matched_null(
+            Ablator(loaded, planner.prompts, reference=parts.reference, planner=planner, seed=seed),
+            heads,
+            own,
+            competing=[g for g in heads if kinds[g] == COMPETING],
+            prompts=pick,
+            mode=chosen_mode,
+            n=n_null,
+            per_group=NULL.per_group,
+            own=rules == "strict",
+            seed=seed,
+            progress=progress,
+        )
+    found = verdicts(
         effects,
         null,
+        notes,
         rules=rules,
-        mode=mode,
-        singles=singles,
-        patterns={
-            str(r["group"]): {"score": r["pattern_score"], "p99": r["pattern_p99"]}
-            for r in scores.to_dict("records")
-            if r["pattern"] is not None
-        },
-        text=ablator.text_loss(heads, chosen_mode) if mode != "resample" else None,
+        mode=chosen_mode,
+        floor=floor,
+        singles=ablator.table({h: [h] for group in heads.values() for h in group}, chosen_mode),
+        groups=pattern_scores(loaded, listed, attention(loaded, parts.chosen), length=LENGTH, seed=seed),
+        text=ablator.text_loss(heads, chosen_mode) if chosen_mode != "resample" else None,
         heads_per_layer=loaded.n_heads,
     )
-    _tell(tell, ablator.prompts, f"chosen on {len(first)} prompts, measured on {len(ablator.prompts)}")
+    how = f"chosen on {len(parts.chosen)} prompts, measured on {len(parts.measured)}"
+    if parts.same and parts.reference is not None:
+        how = f"chosen and measured on {len(parts.measured)} prompts, reference {len(parts.reference)} others"
+    _tell(tell, parts.measured, how + ("" if floor else f", null on {len(pick)}"))
+    found = found[found["leads"]].reset_index(drop=True)
     why = dict(zip(notes["group"], notes["why"], strict=True))
     found["null_note"] = [why.get(group, "") for group in found["group"]]
     return found
@@ -278,14 +282,44 @@ def prompt_task(name: str) -> PromptTask:
     return made
 
 
-def _ablator(loaded: Model, chosen: PromptTask, *, n: int, bos: str, seed: int) -> Ablator:
-    first, second = patterns.prompts_of(loaded, chosen, n=n, seed=seed, bos=bos).halves()
-    if not len(second):
+def _parts(
+    loaded: Model, chosen: PromptTask, *, n: int, bos: str, seed: int, rules: str, modes: Sequence[Mode]
+) -> PromptParts:
+    """The prompts that choose, measure and stand for the mean.  Raises InputError when one of them is missing."""
+    parts = prompt_parts(loaded, chosen, n=n, seed=seed, bos=bos, rules=rules, modes=modes)
+    if not len(parts.measured):
         raise InputError(
-            f"task {chosen.name!r} leaves no second half: {len(first)} usable prompts, and no template variant "
-            "occurs twice (two of a variant are needed, one a half)"
+            f"task {chosen.name!r} leaves no second half: {len(parts.chosen)} usable prompts, and no template "
+            "variant occurs twice (two of a variant are needed, one a half)"
         )
-    return Ablator(loaded, second, reference=first, seed=seed)
+    if parts.reference is None:
+        raise InputError(
+            f"task {chosen.name!r} leaves no reference for mean ablation: {len(parts.measured)} usable prompt, "
+            "and at least 2 are needed"
+        )
+    return parts
+
+
+def _picked(
+    loaded: Model, chosen: PromptTask, parts: PromptParts, *, rules: str, seed: int
+) -> list[HeadGroup]:
+    """The groups of the task's own screens and the generic ones that picked a head."""
+    names = default_names(list(parts.chosen.positions))
+    table = patterns.screens(
+        loaded,
+        parts.chosen,
+        names,
+        rules=rules,  # type: ignore[arg-type]
+        n_sequences=SEQUENCES,
+        sequence_length=LENGTH,
+        seed=seed,
+    )
+    listed = [g for g in disjoint(table, names) if g.heads]
+    if not listed:
+        raise InputError(
+            f"no screen picked a head on task {chosen.name!r} with model {loaded.name!r}; give --groups FILE.json"
+        )
+    return listed
 
 
 def _tell(tell: Tell | None, prompts: PromptSet, how: str) -> None:

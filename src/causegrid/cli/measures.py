@@ -162,7 +162,15 @@ def verdict(
         str, typer.Option(help="Ablation that decides (default: mean; zero under paper rules).")
     ] = "",
     rules: Rules = "strict",
-    n: Prompts = 200,
+    n: Annotated[
+        int,
+        typer.Option(
+            "--n",
+            min=4,
+            help="Prompts: under strict rules half choose heads, half measure; under paper all do both, and up "
+            "to 100 others are the reference.",
+        ),
+    ] = 200,
     bos: Bos = "none",
     seed: Seed = 0,
     force: Annotated[bool, typer.Option(help="Use a groups file that names another model.")] = False,
