@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from causegrid.evidence import effects as sizes
 from causegrid.evidence.readings import SLACK, Reading
-from causegrid.evidence.rulings import Evidence, Ruling, effect_text, too_few_prompts
+from causegrid.evidence.rulings import Evidence, Ruling, amount, effect_text, too_few_prompts
 
 
 def ratio(reading: Reading) -> float:
@@ -63,8 +63,8 @@ def _one(reading: Reading, first: Reading | None, specific: Sequence[Reading], e
     few = too_few_prompts(reading)
     if few:
         return Ruling(verdict="not testable", reason=few)
-    text, times = effect_text(reading), ratio(reading)
-    against = f"{text}, {times:.2g}x its null"
+    text, times = _effect(reading), ratio(reading)
+    against = f"{text}, {_times(reading)}"
     large = t.paper_large if m.metric in sizes.ACCURACIES else t.paper_large * reading.removable
     if reading is first:
         return Ruling(verdict="primary", reason=f"the largest specific harm, {against}", significant=True)
@@ -86,8 +86,44 @@ def _one(reading: Reading, first: Reading | None, specific: Sequence[Reading], e
         )
     away = abs(reading.matched - reading.null_mean)
     if away <= t.paper_null_sd * reading.null_sd + SLACK or times <= t.paper_null_ratio + SLACK:
-        return Ruling(verdict="null", reason=f"like its random draws: {against}, z {reading.z:.2g}")
+        return Ruling(verdict="null", reason=f"like its random draws: {against}{_spread(reading)}")
     if not evidence.members[m.group].competes:
         why = evidence.members[m.group].why
         return Ruling(verdict="descriptive", reason=f"not ranked, {why}: {against}")
-    return Ruling(verdict="inconclusive", reason=f"no published rule takes it: {against}, z {reading.z:.2g}")
+    return Ruling(verdict="inconclusive", reason=f"no published rule takes it: {against}{_spread(reading)}")
+
+
+def _effect(reading: Reading) -> str:
+    """The effect in words, with its interval where there is one."""
+    m = reading.measured
+    known = not (math.isnan(m.low) or math.isnan(m.high))
+    return effect_text(reading) if known else amount(m.effect, m.metric)
+
+
+def _times(reading: Reading) -> str:
+    """The specificity in words: `3.2x its null`, or why it is no number."""
+    times, metric = ratio(reading), reading.measured.metric
+    if not reading.null.size:
+        return "without random draws to compare it with"
+    if math.isinf(times):
+        return f"its random draws about 0 (mean {amount(reading.null_mean, metric)})"
+    if math.isnan(times):
+        return "no specificity: nothing can be removed, and its random draws remove nothing"
+    return f"{_number(times)}x its null"
+
+
+def _spread(reading: Reading) -> str:
+    """`, z -2.1`, or why there is none; nothing without draws, which `_times` says."""
+    n = reading.apart.size
+    if n == 0:
+        return ""
+    if n == 1:
+        return ", no z: one draw has no spread"
+    if not reading.null_sd > 0:
+        return f", no z: its {n} draws do not differ"
+    return f", z {_number(reading.z)}"
+
+
+def _number(value: float) -> str:
+    """Two digits, without an exponent for what is large."""
+    return f"{value:.2g}" if abs(value) < 100 else f"{value:.0f}"
