@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,12 @@ from tiny_cells import prompt_set, tiny_model
 from causegrid.errors import InputError
 from causegrid.models import model
 from causegrid.signatures.spectrum import participation_ratio, pr_integrals, pr_over_checkpoints
-from causegrid.studies.pattern.checkpoints import Checkpoint, check_checkpoints, measured_checkpoints
+from causegrid.studies.pattern.checkpoints import (
+    Checkpoint,
+    check_checkpoints,
+    measured_checkpoints,
+    save_checkpoints,
+)
 
 PROMPTS = prompt_set(12)
 STEPS, TOKENS = (0, 2, 5, 9), 8 * 10  # tokens of one step
@@ -129,6 +135,25 @@ def test_a_killed_stage_goes_on_at_the_checkpoint_it_had_reached(tmp_path):
     assert sorted(f.name for f in (tmp_path / "kept").iterdir()) == [f"000{i}.parquet" for i in range(3)]
 
 
+def test_a_half_written_checkpoint_is_measured_again(tmp_path):
+    class Torn:
+        def to_parquet(self, file):
+            file.write_bytes(b"PAR1 and then")
+            raise KeyboardInterrupt
+
+    given = [Checkpoint(revision="step1", tokens=1)]
+    with pytest.raises(KeyboardInterrupt):
+        measured_checkpoints(given, lambda one: Torn(), tmp_path)
+    (table,) = measured_checkpoints(given, lambda one: pd.DataFrame({"revision": [one.name]}), tmp_path)
+    assert table["revision"].tolist() == ["step1"]
+
+
+def test_two_checkpoints_at_the_same_place_of_training_are_refused():
+    given = [Checkpoint(revision=name, tokens=5) for name in ("a", "b")]
+    with pytest.raises(InputError, match="ascending order of tokens seen: 'b' with 5 follows 'a' with 5"):
+        check_checkpoints("org/name", given)
+
+
 def test_mistakes_are_named_before_anything_runs(trained, tmp_path):
     folder = trained[0][0]
     with pytest.raises(InputError, match="ascending"):
@@ -170,3 +195,65 @@ def test_the_hubs_answer_about_a_revision_is_passed_on():
     assert str(unreachable("org/name", error, "step7")).startswith(
         "cannot load model 'org/name' at revision 'step7': it has no such revision"
     )
+
+
+class Cell:
+    """What the stage `checkpoints` needs of a cell and its folder, in memory."""
+
+    def __init__(self, folder, checkpoints):
+        self.cell = SimpleNamespace(
+            model="org/name", dtype="bfloat16", checkpoints=checkpoints, n_subsamples=4, seed=7
+        )
+        self.model = tiny_model("gpt_neox")
+        self.parts = SimpleNamespace(chosen=PROMPTS, measured=prompt_set(9, seed=5))
+        self.folder, self.tables, self.released = folder, {}, 0
+        self.told = []
+
+    def release(self):
+        self.released += 1
+
+    def scratch(self, name):
+        return self.folder / name
+
+    def save_table(self, name, table):
+        self.tables[name] = table
+
+    def progress(self, done, total, what):
+        self.told.append((done, total))
+
+
+def test_a_stage_measures_each_checkpoint_on_the_prompts_that_chose(tmp_path, monkeypatch):
+    asked = []
+
+    def placed(name, *, dtype, revision):
+        asked.append((name, dtype, revision))
+        return tiny_model("gpt_neox", seed=len(asked))
+
+    monkeypatch.setattr("causegrid.studies.placement.placed", placed)
+    given = [Checkpoint(revision="step1", tokens=10), Checkpoint(folder="dir", tokens=30)]
+    cell = Cell(tmp_path, given)
+    save_checkpoints(cell, cell)
+    assert asked == [("org/name", "bfloat16", "step1"), ("dir", "bfloat16", None)]
+    made = [(c.name, c.tokens, tiny_model("gpt_neox", seed=i + 1)) for i, c in enumerate(given)]
+    want = pr_over_checkpoints(made, PROMPTS, n_subsamples=4, seed=7)
+    found = cell.tables["checkpoints"]
+    for column in ("revision", "tokens", "layer", "head", "pr", "low", "high"):
+        assert found[column].tolist() == pytest.approx(want[column].tolist()) if column in (
+            "pr", "low", "high"
+        ) else found[column].tolist() == want[column].tolist()  # fmt: skip
+    assert set(cell.tables) == {"checkpoints", "pr_integral"} and len(cell.tables["pr_integral"]) == 2 * 4
+    assert cell.told == [(1, 2), (2, 2)] and cell.released == 1
+
+
+@pytest.mark.parametrize(
+    "changes", [{"num_hidden_layers": 3}, {"num_attention_heads": 2}, {"vocab_size": 101}]
+)
+def test_a_checkpoint_of_another_size_is_refused(tmp_path, monkeypatch, changes):
+    monkeypatch.setattr(
+        "causegrid.studies.placement.placed", lambda *_, **__: tiny_model("gpt_neox", **changes)
+    )
+    cell = Cell(tmp_path, [Checkpoint(revision="step1", tokens=10)])
+    with pytest.raises(
+        InputError, match=r"'step1' has . layers of . heads and \d+ tokens, 'org/name' has 2 of 4"
+    ):
+        save_checkpoints(cell, cell)

@@ -61,11 +61,35 @@ def test_passes_by_hand(tmp_path):
     assert passes["groups"] == (4 * 3 + 2 + 1) * 100  # alone, layers, only, picked again; two unions, all
     assert passes["single heads"] == 2 * 4 * 100
     assert passes["null draws"] == 3 * 14 * 20  # max(9, 5 x 3 - 1)
+    assert passes["routing"] == 100 + 3 * (1 + 5) * 20  # once clean; of each group its own and five draws
     assert passes["experts"] == 2 * 3 * 20 and "checkpoints" not in passes
     assert footprint(cell).n_passes == sum(passes.values())
     (dense,) = cells(models=[shape_only(tmp_path / "b", "olmo")])
     assert not {"experts", "routing"} & set(footprint(dense).passes)
     assert footprint(dense).passes["clean"] == 256  # strict: half of 512
+    names = ["induction", "previous-token"]
+    (two,) = cells(models=[folder], groups=names, n_prompts=100)
+    assert two.modes == ("mean", "zero") and footprint(two).passes["groups"] == 2 * (4 * 2 + 2 + 1) * 50
+    steps = [{"folder": folder, "tokens": n} for n in (1, 2, 3)]
+    for rules, chosen in (("strict", 50), ("paper", 100)):
+        (long,) = cells(models=[folder], checkpoints=steps, n_prompts=100, rules=rules)
+        assert footprint(long).passes["checkpoints"] == 3 * chosen
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
+def test_memory_by_hand(tmp_path, monkeypatch, dtype, size):
+    """3 blocks 32 wide, 97 tokens, 50 measured prompts of about 20 tokens, 64 of them a forward."""
+    monkeypatch.delenv(DEVICE, raising=False)
+    (cell,) = cells(
+        models=[shape_only(tmp_path, "gpt_neox", num_hidden_layers=3)], n_prompts=100, dtype=dtype
+    )
+    found = footprint(cell)
+    kept = 50 * 20 * 32 * size * 2  # between blocks
+    forks = 512 * 64 * 20 * 32 * size  # a chunk of conditions
+    assert found.residuals == kept + forks
+    assert found.logits == 3 * 64 * 97 * 4  # metrics are taken in float32
+    assert found.activations == 8 * 8192 * 32 * size  # the synthetic batch is the largest forward
+    assert found.memory == found.weights + found.residuals + found.logits + found.activations
 
 
 def test_an_unknown_size_is_said():

@@ -66,6 +66,7 @@ def test_the_sum_of_single_effects_stands_beside_the_groups():
         [{"group": g, "mode": "zero", "metric": "top1", "effect": v, "low": v - 2, "high": v + 2}
          for g, v in (("name-mover", 37.0), ("name-mover without BOS", -16.0))]
     )  # fmt: skip
+    effects = pd.concat([effects, effects.assign(mode="mean", effect=5.0)])  # another mode stands beside
     again = pd.DataFrame([{"group": "name-mover", "heads": ["L0H0", "L0H2"], "note": "1 fewer"}])
     heads = bos_table(groups, classes(), singles, ("logit_diff", "top1"))
     assert list(heads["bos"]) == [False, True, True] and set(heads["metric"]) == {"top1"}
@@ -75,3 +76,18 @@ def test_the_sum_of_single_effects_stands_beside_the_groups():
     assert found["bos_sum"] == pytest.approx(90.0) and found["n_bos"] == 2
     assert (found["again_effect"], found["again_low"], found["again_high"]) == (-16.0, -18.0, -14.0)
     assert list(found["again"]) == ["L0H0", "L0H2"]
+
+
+def test_neither_a_bos_head_nor_an_ineligible_one_is_the_next_best():
+    """L0H1 looks at `IO` more than any free head and is of the BOS class; of the rest only L0H3 is eligible."""
+    groups = {"name-mover": ["L0H0", "L0H2", "L1H4"]}
+    found = picked_again(rows(), groups, classes(), rules="strict").iloc[0]
+    assert list(found["heads"]) == ["L0H0", "L0H2", "L0H3"]
+    few = rows()
+    few.rows[0, :, 4, 1] = few.rows[1, :, :, 1] = 0.05  # under the least attention of a task screen
+    again = picked_again(few, groups, classes(), rules="strict").iloc[0]
+    assert list(again["heads"]) == ["L0H0", "L0H2", "L0H3"]
+    groups = {"name-mover": ["L0H0", "L0H2", "L0H3", "L1H4"]}
+    none = picked_again(few, groups, classes(), rules="strict").iloc[0]
+    assert list(none["heads"]) == groups["name-mover"][:3]
+    assert none["note"] == "1 fewer: no other head is eligible"

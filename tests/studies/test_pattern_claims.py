@@ -11,6 +11,7 @@ import pytest
 from causegrid.evidence import published
 from causegrid.studies.pattern.anchors import anchors
 from causegrid.studies.pattern.claims import pattern_claims
+from causegrid.studies.pattern.claims.layer_zero import heavy
 from causegrid.studies.pattern.claims.previous_token import GROUP, permutation
 from causegrid.studies.pattern.published import most_harmful, published_groups, skipped, valid
 
@@ -125,6 +126,10 @@ def test_a_task_differs_when_no_group_is_primary_everywhere():
     seeds = [cell("a", "x", "llama", g, seed=s) for s, g in enumerate(("task", "task", "induction"))]
     found = results([*seeds, cell("a", "y", "llama", "task")])["P1"]
     assert found["measured"] == "0 of 1 tasks" and found["result"] == "not enough evidence"
+    found = results([*seeds, cell("a", "y", "llama", "induction")])["P1"]
+    assert found["measured"] == "1 of 1 tasks"
+    tied = results([*seeds[1:], cell("a", "y", "llama", "induction")])["P1"]
+    assert tied["measured"] == "0 of 1 tasks" and "x induction/task" in tied["why"]
 
 
 def test_layer_zero_groups_are_compared_by_the_width_of_their_null():
@@ -138,6 +143,19 @@ def test_layer_zero_groups_are_compared_by_the_width_of_their_null():
 def test_disagreement_is_counted_where_both_metrics_are_definite():
     found = results([cell("a", "x", "llama", "task", top1="induction")])["P4"]
     assert found["measured"] == "2 of 3 groups" and found["result"] == "supported"
+
+
+@pytest.mark.parametrize("unsure", ["no headroom", "inconclusive", "not testable (draws)"])
+def test_a_group_that_is_definite_on_one_metric_alone_is_not_counted(unsure):
+    one = cell("a", "x", "llama", "task", top1="induction")
+    table = one["tables"]("verdicts")
+    table.loc[(table["group"] == "previous-token") & (table["metric"] == "top1"), "verdict"] = unsure
+    assert results([one])["P4"]["measured"] == "2 of 2 groups"
+
+
+def test_half_of_the_heads_in_layer_zero_are_enough():
+    assert heavy(["L0H1", "L5H2"]) and heavy(["L0H1"])
+    assert not heavy(["L0H1", "L5H2", "L6H0"]) and not heavy(["L10H0", "L1H0"])
 
 
 def test_invalid_published_cells_are_left_out_by_name():

@@ -37,6 +37,7 @@ def test_every_group_has_its_union_its_upper_bound_and_its_keep_only(lm):
     assert set(by_name["layers of a"].heads) == {f"L{x}H{h}" for x in (1, 2) for h in range(8)}
     every = {f"L{x}H{h}" for x in range(3) for h in range(8)}
     assert set(by_name["only b"].heads) == every - {"L2H1"} and by_name["only b"].role == "keep only"
+    assert by_name["a without BOS"].heads == ("L2H3",) and by_name["a without BOS"].role == "picked again"
     assert by_name["layers of c"].of == ("c",) and by_name["a + c"].of == ("a", "c")
 
 

@@ -16,6 +16,7 @@ from causegrid.runs import run
 from causegrid.runs.store import open_run
 from causegrid.signatures.routing import changed, prompt_routes
 from causegrid.signatures.screens.base import screens
+from causegrid.studies.pattern.prompt_sets import subset
 from causegrid.studies.pattern.routing import null_heads, routing_changes
 from causegrid.tasks import task
 
@@ -95,7 +96,8 @@ def test_mixtures_have_their_tables_and_dense_models_none(finished):
         prompts = cell.table("prompts")
         lengths = prompts.loc[prompts["half"] == "measured on", "n_tokens"].to_numpy()
         numbers = sorted(set(routes["prompt"]))
-        assert len(numbers) == 8 and len(routes) == 3 * lengths[numbers].sum()
+        assert numbers == subset(len(lengths), 8, cell.config["seed"])  # numbers among the measured prompts
+        assert len(routes) == 3 * lengths[numbers].sum()
 
 
 def test_changes_stand_beside_the_effect_and_the_null(finished):
@@ -154,11 +156,46 @@ def test_changes_are_those_of_ablating_by_hand(folders):
         assert list(rows.index) == [1, 2, -1]
         for layer in (1, 2):
             assert rows.loc[layer, "share"] == pytest.approx(own[layer][where].mean())
-            assert rows.loc[layer, "null_mean"] == pytest.approx(
-                np.mean([n[layer][where].mean() for n in null])
-            )
+            drawn = [n[layer][where].mean() for n in null]
+            assert rows.loc[layer, "null_mean"] == pytest.approx(np.mean(drawn))
+            assert rows.loc[layer, "null_low"] == pytest.approx(min(drawn))
+            assert rows.loc[layer, "null_high"] == pytest.approx(max(drawn))
         assert rows.loc[-1, "share"] == pytest.approx(rows.loc[[1, 2], "share"].mean())
         assert (rows["effect"] == -1.5).all() and (rows["n_null"] == 2).all()
+
+
+def test_every_mode_and_group_has_its_own_change_null_and_effect(folders):
+    """Two modes and two groups together give what each gives alone."""
+    import pandas as pd
+
+    made = model(folders["olmoe"])
+    reference, prompts = task("ioi").prompts(made.tokenizer, 12).halves()
+    ablator = Ablator(made, prompts, reference=reference)
+    groups = {"low": ["L0H0", "L0H5"], "high": ["L1H2", "L2H3"]}
+    nulls = pd.DataFrame(
+        {"null_for": ["low", "high"], "draw": ["a", "b"], "heads": [["L0H1", "L0H2"], ["L1H6", "L2H7"]]}
+    )
+    effects = pd.DataFrame(
+        [{"group": g, "mode": m, "metric": metric, "effect": 100 * i + 10 * j + k}
+         for i, g in enumerate(groups) for j, m in enumerate(("zero", "mean"))
+         for k, metric in enumerate(("top1", "logit_diff"))]
+    )  # fmt: skip
+    table = routing_changes(ablator, groups, effects, nulls, modes=["zero", "mean"])
+    by = {key: rows.reset_index(drop=True) for key, rows in table.groupby(["group", "mode"], sort=False)}
+    for (group, mode), rows in by.items():
+        alone = routing_changes(ablator, {group: groups[group]}, effects, nulls, modes=[mode])
+        pd.testing.assert_frame_equal(rows, alone)
+        want = effects[(effects["group"] == group) & (effects["mode"] == mode)]
+        assert set(rows["effect"]) == {want.loc[want["metric"] == "logit_diff", "effect"].iloc[0]}
+        assert set(rows["n_null"]) == {1}
+        np.testing.assert_array_equal(rows["null_low"], rows["null_high"])
+        own = changed(
+            prompt_routes(made, prompts),
+            prompt_routes(made, prompts, edits=ablator.conditions({"x": groups[group]}, mode)[0].on),
+        )
+        for row in rows[rows["layer"] >= 0].itertuples():
+            assert row.share == pytest.approx(own[row.layer][row.where].mean())
+    assert by["high", "zero"]["share"].tolist() != by["high", "mean"]["share"].tolist()
 
 
 def test_checkpoints_of_a_cell(finished):

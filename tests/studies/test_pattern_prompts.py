@@ -10,6 +10,7 @@ import pytest
 
 from causegrid import model, task
 from causegrid.evidence.effects import bootstrap_mean
+from causegrid.signatures.patterns import prompts_of
 from causegrid.studies.pattern.prompt_sets import prompt_parts, prompt_rows, spread
 from causegrid.studies.pattern.variants import by_variant
 
@@ -32,6 +33,8 @@ def test_strict_rules_halve_the_prompts(lm):
     assert len(found.chosen) == len(found.measured) == 20 and not texts(found.chosen) & texts(found.measured)
     assert found.reference is found.chosen and not found.same
     assert [name for name, _ in found.named()] == ["chosen on", "measured on"]
+    first, second = prompts_of(lm, task("ioi"), n=40, seed=0, bos="none").halves()
+    assert (found.chosen.texts, found.measured.texts) == (first.texts, second.texts)
 
 
 def test_published_rules_evaluate_as_many_prompts_as_asked(lm):
@@ -107,3 +110,16 @@ def test_effects_are_taken_apart_by_variant():
     assert tuple(found.loc["p", ["low", "high"]]) == pytest.approx(bootstrap_mean(values[kept]))
     whole = (found["effect"] * found["n"]).sum() / found["n"].sum()
     assert whole == pytest.approx(np.nanmean(values))
+
+
+def test_groups_and_unions_are_taken_apart_and_nothing_else():
+    given = {"mode": "zero", "metric": "logit_diff", "values": [1.0, 2.0], "clean": [3.0, 5.0]}
+    effects = pd.DataFrame(
+        [{**given, "group": role, "role": role} for role in ("group", "union", "upper bound", "picked again")]
+        + [{**given, "group": "group", "role": "group", "metric": m} for m in ("top1", "restricted")]
+    )
+    found = by_variant(effects, ["p", "q"])
+    assert found.groupby(["role", "metric"]).size().to_dict() == {
+        ("group", "logit_diff"): 2, ("union", "logit_diff"): 2, ("group", "top1"): 2,
+    }  # fmt: skip
+    assert by_variant(effects.iloc[2:3], ["p", "q"]).empty

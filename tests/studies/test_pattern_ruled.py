@@ -163,3 +163,30 @@ def test_described_rows_are_never_ranked():
     assert found["group"].tolist() == ["all groups"]
     assert found[["kind", "verdict", "combined"]].to_numpy().tolist() == [["descriptive"] * 3]
     assert "p" not in found and found["n_null"].tolist() == [0]
+
+
+@pytest.mark.parametrize("rules", ["strict", "paper"])
+def test_only_the_deciding_mode_is_judged_and_described(rules):
+    """A union, and everything once more in another mode: neither is judged, the union described in the deciding one."""
+    effects, nulls, notes, singles, patterns = tables()
+    heads = [h for own in SETS.values() for h in own]
+    scale = {"logit_diff": 1.0, "top1": 0.1}
+    union = [
+        row("all groups", heads, m, -1.5 * s, 0.3 * s, role="union", of=list(SETS)) for m, s in scale.items()
+    ]
+    measured = pd.concat([effects, pd.DataFrame(union)])
+    beside = measured.assign(mode="zero", effect=3 * measured["effect"])
+    plain, found = (
+        verdicts(
+            table, nulls, notes, rules=rules, mode="mean", floor="", singles=singles, groups=patterns, text=None,
+            heads_per_layer=HEADS,
+        )
+        for table in (effects, pd.concat([beside, measured], ignore_index=True))
+    )  # fmt: skip
+    described = found[found["role"] == "union"]
+    assert described["metric"].tolist() == ["logit_diff", "top1"] and set(described["mode"]) == {"mean"}
+    assert described["effect"].tolist() == pytest.approx([-1.5, -0.15]) and described["leads"].all()
+    judged_rows = found[found["role"] == "group"].reset_index(drop=True)
+    assert set(judged_rows["group"]) == set(SETS) and set(judged_rows["mode"]) == {"mean"}
+    assert judged_rows["effect"].tolist() == plain["effect"].tolist()
+    assert judged_rows["combined"].tolist() == plain["combined"].tolist()
