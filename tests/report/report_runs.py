@@ -21,7 +21,9 @@ STAGES = {
         "signatures": ["spectrum", "screens", "groups"],
         "effects": ["effects", "singles", "by_variant", "text"],
         "null": ["nulls", "null_notes"],
+        "routing": ["routing", "routes", "expert_effects", "routing_changes"],
         "verdicts": ["bos", "bos_groups", "verdicts"],
+        "checkpoints": ["checkpoints", "pr_integral"],
     },
 }
 Made = tuple[dict[str, pd.DataFrame], dict[str, Any]]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from report_mixtures import mixture_tables
 from report_runs import (
     BOUND,
     GROUPS,
@@ -55,6 +56,7 @@ class Seen:
         self.tab.on("request", lambda r: self.asked.append(r.url))
         self.tab.on("console", lambda m: self.complaints.append(m.text))
         self.tab.on("pageerror", lambda e: self.complaints.append(str(e)))
+        self.path = path
         self.address = path.resolve().as_uri()
         self.tab.goto(self.address)
         self.tab.wait_for_selector("body[data-drawn]")
@@ -231,7 +233,7 @@ def test_every_plotted_estimate_has_an_interval_or_a_null(seen):
 def test_text_from_tables_runs_nothing(browser, tmp_path):
     found = Seen(browser, write_report(evil_run(tmp_path)))
     assert found.tab.evaluate("window.broken") is None and found.count("img") == 0
-    assert found.count("#study-0 .plot svg") == 6
+    assert found.count("#study-0 .plot svg") == 6 + 3 + 3 + 1  # a mixture's, three courses, one of integrals
     assert EVIL in found.tab.locator(".example").first.inner_text()
     assert EVIL in found.tab.locator("table.lines").first.inner_text()
     assert found.fine
@@ -264,7 +266,7 @@ def test_missing_and_empty_tables_leave_the_rest_of_the_page(browser, tmp_path):
     states = [state_cell("parity", FAMILIES[i % 5], i) for i in range(2 * len(STATE_NAMES) + 1)]
     patterns = [pattern_cell(seed=i) for i in range(2 * len(PATTERN_NAMES) + 1)]
     make_run(tmp_path / "states", "state-encoding", states, without(state_tables, STATE_NAMES))
-    make_run(tmp_path / "patterns", "pattern-selectivity", patterns, without(pattern_tables, PATTERN_NAMES))
+    make_run(tmp_path / "patterns", "pattern-selectivity", patterns, without(mixture_tables, PATTERN_NAMES))
     found = Seen(browser, write_report(tmp_path))
     assert found.count("details.cell[open]") == 3  # the others are drawn when they are opened
     found.tab.evaluate("dispatchEvent(new Event('beforeprint'))")

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import numpy as np
 import pandas as pd
 import pytest
+from report_mixtures import mixture_tables
 from report_runs import (
     CLAIMS,
     GROUPS,
@@ -151,7 +152,7 @@ def test_failed_and_unfinished_cells_are_named_and_in_no_figure(page):
     assert "dyck mamba seed 0: ValueError: the loss is not finite at step 17" in page.said
     assert "dyck gru seed 0 (interrupted, 1 of 6 stages)" in page.said
     assert "dyck lstm seed 0 (pending)" in page.said
-    assert "variable-binding smollm2-135m seed 0 (interrupted, 2 of 5 stages)" in page.said
+    assert "variable-binding smollm2-135m seed 0 (interrupted, 2 of 7 stages)" in page.said
     states, patterns = page.data
     assert {c["task"] for c in states["section"]["cells"]} == {"parity", "s3"}
     assert [c["task"] for c in patterns["section"]["cells"]] == ["ioi", "ioi"]
@@ -465,7 +466,7 @@ def evil_run(folder: Path) -> Path:
     """A folder of runs in which every text a user can write is HTML."""
 
     def make(cell):
-        tables, facts = pattern_tables(cell)
+        tables, facts = mixture_tables(cell)
         tables["prompts"] = tables["prompts"].assign(text=EVIL, answer=EVIL, foil=EVIL)
         tables["dropped"] = pd.DataFrame({"dropped": [EVIL]})
         for name, column in (
@@ -477,6 +478,9 @@ def evil_run(folder: Path) -> Path:
             tables[name] = tables[name].assign(**{column: tables[name][column].replace("name-mover", EVIL)})
         tables["verdicts"] = tables["verdicts"].assign(reason=EVIL)
         tables["null_notes"] = tables["null_notes"].assign(why=EVIL, group=EVIL)
+        tables["routing_changes"] = tables["routing_changes"].assign(group=EVIL, mode=EVIL)
+        tables["expert_effects"] = tables["expert_effects"].assign(group=EVIL)
+        tables["checkpoints"] = tables["checkpoints"].assign(revision=EVIL)
         tables["groups"] = tables["groups"].assign(note=EVIL)
         return tables, {**facts, "bos": EVIL}
 

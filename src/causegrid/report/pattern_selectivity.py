@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from causegrid.report.across import across_cells, leading
-from causegrid.report.rows import columns, plain
+from causegrid.report.rows import DECIMALS, Columns, columns, packed, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,6 +56,19 @@ BOS_GROUPS = (
     "again_effect", "again_low", "again_high", "note",
 )  # fmt: skip
 VARIANT = ("group", "role", "mode", "metric", "variant", "n", "baseline", "effect", "low", "high")
+ROUTING = ("layer", "expert", "where", "share", "low", "high", "weight", "weight_low", "weight_high")
+EXPERT = (
+    "group", "layer", "share", "tokens", "metric", "n", "effect", "low", "high", "null_mean", "null_sd", "n_null", "p",
+    "p_min",
+)  # fmt: skip
+REROUTED = (
+    "group", "mode", "where", "layer", "share", "low", "high", "null_mean", "null_low", "null_high", "n_null", "n",
+    "effect",
+)  # fmt: skip
+CHECKPOINT = ("revision", "tokens", "layer", "head", "pr", "low", "high")
+REST = ("revision", "tokens", "middle", "low", "high", "n")
+INTEGRAL = ("layer", "head", "integral", "low", "high", "mean", "spread", "n_checkpoints")
+REST_QUANTILES = {"low": 0.05, "middle": 0.5, "high": 0.95}  # of the ratios of heads outside every group
 NOTE = ("group", "n_null", "wanted", "n_possible", "exhaustive", "contaminated", "stopped", "why")
 
 
@@ -95,7 +108,40 @@ def _cell(cell: CellRecord, across: pd.DataFrame) -> dict[str, Any]:
         "bos": columns(cell.table("bos"), BOS_HEADS),
         "bos_groups": columns(cell.table("bos_groups"), BOS_GROUPS),
         "variants": columns(cell.table("by_variant"), VARIANT),
+        **_mixture(cell),
+        **_training(cell),
     }
+
+
+def _mixture(cell: CellRecord) -> dict[str, Any]:
+    """The tables only a mixture of experts has, less the decisions themselves (`routes`), token by token."""
+    return {
+        "routing": _short(cell.table("routing"), ROUTING),
+        "experts": _short(_of_metrics(cell.table("expert_effects")), EXPERT),
+        "rerouted": _short(cell.table("routing_changes"), REROUTED),
+    }
+
+
+def _training(cell: CellRecord) -> dict[str, Any]:
+    """Participation ratios over training: the groups' heads one by one, the others as quantiles a checkpoint.
+
+    A checkpoint of a large model has a thousand heads, and a line for each would show none.
+    """
+    table, groups = cell.table("checkpoints"), cell.table("groups")
+    found: dict[str, Any] = {"integrals": _short(cell.table("pr_integral"), INTEGRAL)}
+    if table is None:
+        return found | {"checkpoints": {}, "rest": {}}
+    wanted = set() if groups is None else {str(h) for heads in groups["heads"] for h in heads}
+    own = ("L" + table["layer"].astype(str) + "H" + table["head"].astype(str)).isin(wanted)
+    ratios = table[~own].groupby(["tokens", "revision"], sort=True)["pr"]
+    rest = ratios.agg(n="count").assign(**{k: ratios.quantile(q) for k, q in REST_QUANTILES.items()})
+    return found | {"checkpoints": _short(table[own], CHECKPOINT), "rest": _short(rest.reset_index(), REST)}
+
+
+def _short(table: pd.DataFrame | None, names: Sequence[str]) -> Columns:
+    """`columns` with the decimals of tables of a thousand rows, their columns of words packed."""
+    found = columns(None if table is None else table.round(DECIMALS), names)
+    return {c: packed(values) for c, values in found.items()}
 
 
 def _corrected(verdicts: pd.DataFrame | None, across: pd.DataFrame) -> pd.DataFrame | None:

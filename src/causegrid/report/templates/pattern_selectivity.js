@@ -1,5 +1,6 @@
 // Pattern selectivity, the cells: what was run, every head alone, the participation ratios; verdicts and nulls are in
-// pattern_verdicts.js, what describes the groups beside them in pattern_beside.js.
+// pattern_verdicts.js, what describes the groups beside them in pattern_beside.js, a mixture's experts in
+// pattern_experts.js, training checkpoints in pattern_checkpoints.js.
 const OPEN = 3; // so many cells are drawn at once; the others when they are opened
 const short = (text, n = 17) => (text.length > n ? `${text.slice(0, n - 1)}…` : text);
 const hueOf = (c) => (group) => (c.rivals.includes(group) ? HUES[c.rivals.indexOf(group) % HUES.length] : GREY);
@@ -9,7 +10,7 @@ function patternSelectivity(s, root, run) {
   if (cells.length > 1) root.append(drawn(() => overview(cells, run)));
   cells.forEach((c, i) => {
     const box = el("details", { class: "cell", id: `cell-${run}-${i}` }, el("summary", {}, el("h3", {}, `${c.task} on ${c.model}`, dim(` seed ${c.seed}`))));
-    const fill = () => box.childNodes.length < 2 && box.append(...[intro, verdicts, nulls, described, alone, bosDiagnostic, variants, modes, spectrum, more].map((part) => drawn(() => part(c))));
+    const fill = () => box.childNodes.length < 2 && box.append(...[intro, verdicts, nulls, described, alone, bosDiagnostic, variants, modes, routing, expertsAlone, rerouted, spectrum, overTraining, more].map((part) => drawn(() => part(c))));
     box.addEventListener("toggle", () => box.open && fill());
     addEventListener("beforeprint", () => (box.open = true) && fill());
     root.append(box);
@@ -19,7 +20,7 @@ function patternSelectivity(s, root, run) {
 
 // The cell with its tables as rows, the metric that decides and the groups that compete.
 function unpacked(c) {
-  const t = Object.fromEntries(["verdicts", "beside", "effects", "singles", "notes", "groups", "screens", "spectrum", "text", "examples", "bos", "bos_groups", "variants"].map((k) => [k, records(c[k])]));
+  const t = Object.fromEntries(["verdicts", "beside", "effects", "singles", "notes", "groups", "screens", "spectrum", "text", "examples", "bos", "bos_groups", "variants", "routing", "experts", "rerouted", "checkpoints", "rest", "integrals"].map((k) => [k, records(c[k])]));
   const has = (m) => t.verdicts.some((v) => v.metric === m && known(v.effect));
   const order = c.rules === "paper" ? ["top1", "logit_diff"] : ["logit_diff", "top1"];
   const decides = order.find(has) || order[0];
@@ -115,23 +116,33 @@ function apart(points, x, y) {
 }
 
 function spectrum(c) {
+  const said = (r) => `participation ratio ${num(r.pr)} ${range(r.low, r.high)}\n${r.n} prompts`;
   if (!c.spectrum.length) return el("div");
-  const layers = d3.max(c.spectrum, (r) => r.layer) + 1, n = d3.max(c.spectrum, (r) => r.head) + 1;
-  const group = new Map(c.main.filter((v) => v.kind === "competing").flatMap((v) => v.heads.map((h) => [h, v.group])));
-  const rows = c.spectrum.filter((r) => known(r.pr)).map((r) => ({ ...r, x: r.layer + beside(r.head, n, 0.8 / n), name: `L${r.layer}H${r.head}`, group: group.get(`L${r.layer}H${r.head}`) }));
-  const hue = hueOf(c), marked = rows.filter((r) => r.group), rest = rows.filter((r) => !r.group);
   return el("div", {}, heading("Participation ratio of every head", "How many dimensions a head’s output spans over the prompts, at their last position (the entropy effective rank). Within a layer the heads stand side by side, 0 first. It says which heads vary with the prompt, not which matter for the task. Bars: intervals over subsamples of the prompts.", "h4"),
+    headsByLayer(c, c.spectrum, { value: "pr", label: "participation ratio", least: 1, said }));
+}
+
+const headName = (r) => `L${r.layer}H${r.head}`;
+const groupsOfHeads = (c) => new Map(c.main.filter((v) => v.kind === "competing").flatMap((v) => v.heads.map((h) => [h, v.group])));
+
+// One number of every head with its interval, the heads of a layer side by side, those of groups in colour.
+function headsByLayer(c, every, { value, label, least, said }) {
+  const layers = d3.max(every, (r) => r.layer) + 1, n = d3.max(every, (r) => r.head) + 1, group = groupsOfHeads(c);
+  const rows = every.filter((r) => known(r[value])).map((r) => ({ ...r, x: r.layer + beside(r.head, n, 0.8 / n), name: headName(r), group: group.get(headName(r)) }));
+  const hue = hueOf(c), marked = rows.filter((r) => r.group), rest = rows.filter((r) => !r.group);
+  return [
     legend([...c.rivals.filter((g) => marked.some((r) => r.group === g)).map((g) => [g, hue(g)]), ["every other head", GREY]]),
     plot({
-      width: Math.max(fit(1060), 60 + layers * Math.max(14, 2 * n)), height: 220, marginLeft: 40, marginRight: 10, r: { type: "identity" }, x: { label: "layer", ticks: d3.range(layers), tickFormat: "d", tickSize: 0, domain: [-0.5, layers - 0.5] }, y: { label: "participation ratio", domain: [1, Math.max(2, d3.max(rows, (r) => r.high ?? r.pr))], nice: true, grid: true },
+      width: Math.max(fit(1060), 60 + layers * Math.max(14, 2 * n)), height: 220, marginLeft: 40, marginRight: 10, r: { type: "identity" }, x: { label: "layer", ticks: d3.range(layers), tickFormat: "d", tickSize: 0, domain: [-0.5, layers - 0.5] }, y: { label, domain: [least, Math.max(least + 1, d3.max(rows, (r) => r.high ?? r[value]))], nice: true, grid: true },
       marks: [
         Plot.ruleX(d3.range(0.5, layers - 1), { stroke: "#eef0f4" }),
         [rest, marked].map((some) => [
           Plot.ruleX(some, { x: "x", y1: "low", y2: "high", stroke: (r) => hue(r.group), strokeOpacity: (r) => (r.group ? 1 : 0.55) }),
-          Plot.dot(some, { x: "x", y: "pr", fill: (r) => hue(r.group), r: (r) => (r.group ? 3 : 1.6), title: (r) => `${r.name}${r.group ? `, ${r.group}` : ""}\nparticipation ratio ${num(r.pr)} ${range(r.low, r.high)}\n${r.n} prompts` }),
+          Plot.dot(some, { x: "x", y: value, fill: (r) => hue(r.group), r: (r) => (r.group ? 3 : 1.6), title: (r) => `${r.name}${r.group ? `, ${r.group}` : ""}\n${said(r)}` }),
         ]),
       ],
-    }));
+    }),
+  ];
 }
 
 function more(c) {
