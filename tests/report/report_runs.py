@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -32,8 +32,13 @@ Made = tuple[dict[str, pd.DataFrame], dict[str, Any]]
 class _Study:
     """What `store.create` asks of a study."""
 
-    def __init__(self, name: str) -> None:
+    said: ClassVar[list[dict[str, Any]]] = []  # its claims over any cells
+
+    def __init__(self, name: str = "") -> None:
         self.name, self.version = name, 1
+
+    def claims(self, cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return [claim | {"cells": [c["id"] for c in cells]} for claim in self.said]
 
 
 def make_run(

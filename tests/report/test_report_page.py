@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import numpy as np
 import pandas as pd
 import pytest
+import report_runs
 from report_mixtures import mixture_tables
 from report_runs import (
     CLAIMS,
@@ -162,8 +163,18 @@ def test_a_run_without_a_finished_cell_renders(tmp_path):
     small(tmp_path / "run", stopped={0: 0})
     said = Page(write_report(tmp_path / "run")).said
     assert "0 of 1 cell finished" in said
-    assert "No cell is finished yet." in said and "Claims are tested when the grid ends." in said
+    assert "No cell is finished yet." in said and "Claims are tested over finished cells." in said
     assert "There are no tables yet." in said
+
+
+def test_a_grid_that_never_ended_shows_what_its_finished_cells_say(tmp_path, monkeypatch):
+    monkeypatch.setattr(report_runs._Study, "said", [{**CLAIMS[0], "why": "so far"}])
+    cells = [state_cell("parity", "gru"), state_cell("dyck", "gru")]
+    run = make_run(tmp_path / "run", "state-encoding", cells, state_tables, stopped={1: 2})
+    found = Page(write_report(tmp_path / "run"))
+    (row,) = [row for row in found.claims if row]
+    assert row[0] == "S1" and row[5:] == ["so far", "1"]  # one cell is finished
+    assert not (run.folder / "claims.json").exists()
 
 
 def test_the_claims_table_shows_figure_and_interval(page):

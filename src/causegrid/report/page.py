@@ -149,7 +149,7 @@ def _run(run: store.Run, base: Path, problem: str) -> dict[str, Any]:
     section = SECTIONS.get(run.study)
     shown = [c for c in cells if c in done or c in stopped]
     versions = [c.manifest.get("versions", {}) for c in shown]
-    claims = run.claims()
+    claims = run.claims() or (_so_far(run) if done else [])
     name = run.folder.name if run.folder != base else ""
     return {
         "study": run.study,
@@ -173,6 +173,17 @@ def _run(run: store.Run, base: Path, problem: str) -> dict[str, Any]:
         ],
         "section": section(shown) if section else None,
     }
+
+
+def _so_far(run: store.Run) -> list[dict[str, Any]]:
+    """Claims over the cells finished by now, of a grid that never ended; none where its study cannot be asked."""
+    from causegrid.runs import claims
+
+    try:
+        found = claims(run.folder)
+    except InputError:
+        return []
+    return [{str(k): v for k, v in row.items()} for row in found.to_dict("records")]
 
 
 def _progress(cell: store.CellRecord) -> str:

@@ -63,7 +63,7 @@ const erasureHint = (d, r, at = place(r.layer)) => [
 ].filter(Boolean).join("\n");
 
 const erasureLegend = (rows) => legend([["task accuracy with the erasure, interval; its colour is the reading", INK, "dot"], ["fresh probe, interval", INK, "diamond"],
-  [`task under ${unique(rows.map((e) => e.n_control)).filter(known).join(" or ") || "the"} random subspaces, lowest to highest`, PALE, "bar"],
+  [`task under ${unique(rows.map((e) => e.n_control)).filter((n) => n > 0).join(" or ") || "the"} random subspaces, lowest to highest`, PALE, "bar"],
   rows.some((r) => known(r.matched_accuracy)) ? ["task under equal-rank principal components of nearest variance", GREY, "times"] : null, ["baseline of the probe", INK, "tick"]].filter(Boolean));
 
 // Task accuracy beside its random control, and the fresh probe beside its baseline, by `x`: layer, rank or length.
