@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from causegrid.errors import InputError
-from causegrid.runs import run
+from causegrid.runs import run, summaries
 from causegrid.runs.store import open_run
 from causegrid.studies.base import studies
 from causegrid.studies.pattern.head_groups import default_names, disjoint
@@ -94,6 +94,22 @@ def test_every_table_is_there(finished):
             "prompts", "dropped", "noise_floor", "spectrum", "classes", "screens", "groups", "picked_again", "effects",
             "singles", "by_variant", "text", "nulls", "null_notes", "bos", "bos_groups", "verdicts",
         }  # fmt: skip
+
+
+def test_summaries_hold_every_competing_group_under_the_leading_rules(finished):
+    found = summaries(finished.folder)
+    assert set(found) == {"tasks", "verdicts"} and len(found["tasks"]) == len(finished.cells())
+    told = iter(found["verdicts"].to_dict("records"))
+    for cell in finished.cells():
+        table = cell.table("verdicts").query("leads and kind == 'competing' and metric == 'logit_diff'")
+        for row in table.to_dict("records"):
+            said = next(told)
+            assert said["task"] == cell.config["task"] and said["group"] == row["group"]
+            assert said["verdict"] == row["combined"]
+            assert said["margin effect"] == f"{row['effect']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]"
+            assert said["heads"] == len(row["heads"]) and said["other rules"] == row["other"]
+            assert (said["null"] == "–") == (not row["n_null"] > 0)
+    assert next(told, None) is None
 
 
 def test_published_rules_choose_and_measure_on_the_same_prompts(finished):

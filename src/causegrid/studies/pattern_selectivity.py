@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
+import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from causegrid.studies.base import CellConfig, Stage, Study, StudyConfig, studies
@@ -168,3 +169,8 @@ class PatternSelectivity(Study):
         from causegrid.studies.pattern.claims import pattern_claims
 
         return pattern_claims(cells)
+
+    def summaries(self, cells: Sequence[Mapping[str, Any]]) -> Mapping[str, pd.DataFrame]:
+        from causegrid.studies.pattern.summary import summaries
+
+        return summaries(cells)

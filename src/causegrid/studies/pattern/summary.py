@@ -1,0 +1,80 @@
+"""What a finished pattern-selectivity grid says, as small tables: can the model do the task, and every group's effect
+with its null and verdict.  For pages of results (`causegrid report DIR --page FILE`).
+
+Margins in logits, accuracies as fractions.  Groups stand under the rules that lead; descriptive ones are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+MARGIN, TOP1 = "logit_diff", "top1"
+
+
+def summaries(cells: Sequence[Mapping[str, Any]]) -> dict[str, pd.DataFrame]:
+    """All tables for which a cell has something, of cells as `Study.claims` gets them."""
+    judged = [(c, table) for c in cells if (table := _leading(c)) is not None]
+    found = {
+        "tasks": pd.DataFrame([_task(c, table) for c, table in judged]),
+        "verdicts": pd.DataFrame([row for c, table in judged for row in _verdicts(c, table)]),
+    }
+    return {name: table for name, table in found.items() if len(table)}
+
+
+def _leading(cell: Mapping[str, Any]) -> pd.DataFrame | None:
+    """Competing groups under the leading rules, None where nothing was judged."""
+    found = cell["tables"]("verdicts")
+    if found is None or not len(found):
+        return None
+    mine = found[found["leads"].astype(bool) & (found["kind"] == "competing")]
+    return mine if len(mine) else None
+
+
+def _task(cell: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
+    """What the untouched model does, and the verdicts that came of it."""
+    facts, first = cell["facts"], table.drop_duplicates("metric").set_index("metric")
+    once = table.drop_duplicates("group")
+    return {
+        **_names(cell),
+        "prompts": int(first["n"].max()),
+        "margin, logits": f"{first['baseline'].get(MARGIN, float('nan')):.2f}",
+        "top-1": f"{first['baseline'].get(TOP1, float('nan')):.2f}",
+        "heads": int(facts["n_layers"]) * int(facts["n_heads"]),
+        "words dropped": int(facts["n_dropped"]),
+        "verdicts": ", ".join(f"{n} {v}" for v, n in once["combined"].value_counts(sort=False).items()),
+    }
+
+
+def _verdicts(cell: Mapping[str, Any], table: pd.DataFrame) -> list[dict[str, Any]]:
+    """One row per group: the margin's numbers, top-1's effect, the verdict under both rule sets."""
+    rows = []
+    for group, part in table.groupby("group", sort=False):
+        by: dict[str, Mapping[Any, Any]] = {str(r["metric"]): r for r in part.to_dict("records")}
+        if MARGIN not in by:
+            continue
+        m = by[MARGIN]
+        rows.append(
+            {
+                **_names(cell),
+                "group": group,
+                "heads": len(m["heads"]),
+                "margin effect": f"{m['effect']:+.2f} [{m['low']:+.2f}, {m['high']:+.2f}]",
+                "null": f"{m['null_mean']:+.2f} ± {m['null_sd']:.2f} ({int(m['n_null'])})"
+                if m["n_null"] > 0
+                else "–",
+                "corrected p": "–" if pd.isna(m["p_holm"]) else f"{m['p_holm']:.3f}",
+                "top-1 effect": f"{by[TOP1]['effect']:+.2f}" if TOP1 in by else "–",
+                "verdict": m["combined"],
+                "marks": ", ".join(m["marks"]) if len(m["marks"]) else "",
+                "other rules": m["other"] or "–",
+            }
+        )
+    return rows
+
+
+def _names(cell: Mapping[str, Any]) -> dict[str, Any]:
+    config = cell["config"]
+    return {"task": config["task"], "model": config["model"], "seed": config.get("seed", 0)}
