@@ -244,15 +244,15 @@ PATTERN_NAMES = [name for names in STAGES["pattern-selectivity"].values() for na
 
 
 def without(make: Any, names: list[str]) -> Any:
-    """Cells by seed: each lacks one table, or has it without rows; the last has NaN for every number."""
+    """Cells by seed: each lacks one table and has the next one without rows; the last has NaN for every number."""
 
     def made(cell):
         tables, facts = make(cell)
         at = cell["seed"]
         if at < len(names):
             del tables[names[at]]
-        elif at < 2 * len(names):
-            tables[names[at - len(names)]] = tables[names[at - len(names)]].iloc[:0]
+            after = names[(at + 1) % len(names)]
+            tables[after] = tables[after].iloc[:0]
         else:
             for table in tables.values():
                 for column in table.select_dtypes("float"):
@@ -263,8 +263,8 @@ def without(make: Any, names: list[str]) -> Any:
 
 
 def test_missing_and_empty_tables_leave_the_rest_of_the_page(browser, tmp_path):
-    states = [state_cell("parity", FAMILIES[i % 5], i) for i in range(2 * len(STATE_NAMES) + 1)]
-    patterns = [pattern_cell(seed=i) for i in range(2 * len(PATTERN_NAMES) + 1)]
+    states = [state_cell("parity", FAMILIES[i % 5], i) for i in range(len(STATE_NAMES) + 1)]
+    patterns = [pattern_cell(seed=i) for i in range(len(PATTERN_NAMES) + 1)]
     make_run(tmp_path / "states", "state-encoding", states, without(state_tables, STATE_NAMES))
     make_run(tmp_path / "patterns", "pattern-selectivity", patterns, without(mixture_tables, PATTERN_NAMES))
     found = Seen(browser, write_report(tmp_path))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+PATTERN_ROUNDING = 1e-6  # masses are sums of float32: a head that attends alike to all is not beyond its null
+
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:

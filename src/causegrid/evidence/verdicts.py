@@ -25,7 +25,7 @@ from causegrid.evidence.family import Membership, family, too_few_others
 from causegrid.evidence.marks import MARGIN, TOP1, marks
 from causegrid.evidence.readings import Head, Measured, NullTable, Reading, measured, one_mode
 from causegrid.evidence.rulings import MARKS, VERDICTS, Evidence, Pattern, Ruling, Single, rank
-from causegrid.evidence.thresholds import Thresholds
+from causegrid.evidence.thresholds import PATTERN_ROUNDING, Thresholds
 
 __all__ = ["MARKS", "RULES", "VERDICTS", "Thresholds", "task_floor", "verdict"]
 
@@ -224,7 +224,9 @@ def _patterns(given: Mapping[str, Any] | pd.DataFrame | None, rows: _Rows) -> di
             found[group] = Pattern(present=bool(value), text="as given")
         elif "score" in value and "p99" in value:
             score, p99 = float(value["score"]), float(value["p99"])
-            found[group] = Pattern(present=score > p99, text=f"score {score:.3g}, 99th percentile {p99:.3g}")
+            found[group] = Pattern(
+                present=score > p99 + PATTERN_ROUNDING, text=f"score {score:.3g}, 99th percentile {p99:.3g}"
+            )
         elif "beyond" in value:
             found[group] = Pattern(present=bool(value["beyond"]), text="as given")
         else:

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from causegrid.errors import InputError, unknown
+from causegrid.evidence.thresholds import PATTERN_ROUNDING
 from causegrid.headnames import head_name
 from causegrid.headnames import heads as parse_heads
 from causegrid.models.record import Model
@@ -252,7 +253,7 @@ def pattern_null(
     p99 = np.quantile(null_masses(fit, len(names), n=n, seed=seed), 0.99, axis=0)
     layer, head = (i.ravel() for i in np.indices(score.shape))
     columns = {"layer": layer, "head": head, "score": score.ravel(), "p99": p99.ravel()}
-    return pd.DataFrame({**columns, "beyond": (score > p99).ravel(), "n": n})
+    return pd.DataFrame({**columns, "beyond": (score > p99 + PATTERN_ROUNDING).ravel(), "n": n})
 
 
 def group_pattern_score(
@@ -284,4 +285,4 @@ def group_pattern_score(
     score = float(target_mass(part, names)[index].mean())
     null = null_masses(part, len(names), n=n, seed=seed)[:, *index].mean(axis=1)
     p99 = float(np.quantile(null, 0.99))
-    return {"score": score, "p99": p99, "beyond": score > p99}
+    return {"score": score, "p99": p99, "beyond": score > p99 + PATTERN_ROUNDING}
