@@ -14,9 +14,11 @@ from sklearn.linear_model import LogisticRegression
 
 from causegrid.errors import InputError
 from causegrid.interventions.subspaces import (
+    Spectrum,
     erase_from,
     inlp,
     leace,
+    matched_components,
     matched_principal,
     principal,
     probe_directions,
@@ -118,6 +120,14 @@ def test_matching_at_a_width_too_large_to_try_all_sets():
         found = matched_principal(x, random_basis(64, rank, seed))
         assert found.mark == "" and abs(found.removed / found.target - 1) < 1e-3
         assert len(set(found.components)) == rank
+
+
+@pytest.mark.timeout(20)
+def test_a_variance_met_to_the_last_bit_ends_the_search():
+    even = Spectrum(values=torch.ones(64, dtype=torch.float64), vectors=torch.eye(64, dtype=torch.float64))
+    for rank in (5, 30, 50):
+        found = matched_components(even, rank, rank / 64)
+        assert found.removed == rank / 64 and len(found.components) == rank
 
 
 def test_an_unmatched_variance_is_marked():

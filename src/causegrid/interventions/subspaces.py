@@ -192,7 +192,7 @@ def _nearest_set(share: NDArray[np.float64], rank: int, target: float) -> tuple[
             i, j = np.unravel_index(off.argmin(), off.shape)
             if off[i, j] < after:
                 best, after = np.append(kept, rest[[i, j]]), off[i, j]
-        if after > 0.99 * miss:
+        if after >= 0.99 * miss:  # also where nothing is missed
             return tuple(sorted(int(i) for i in chosen))
         chosen = best
 
