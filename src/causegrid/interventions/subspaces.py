@@ -192,7 +192,8 @@ def _nearest_set(share: NDArray[np.float64], rank: int, target: float) -> tuple[
             i, j = np.unravel_index(off.argmin(), off.shape)
             if off[i, j] < after:
                 best, after = np.append(kept, rest[[i, j]]), off[i, j]
-        if after >= 0.99 * miss:  # also where nothing is missed
+        # summed anew, as `miss` will be: below rounding the two disagree, and the search would never end
+        if max(after, abs(share[best].sum() - target)) >= 0.99 * miss:
             return tuple(sorted(int(i) for i in chosen))
         chosen = best
 
