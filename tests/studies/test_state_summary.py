@@ -48,6 +48,16 @@ def test_every_cell_stands_in_learned_and_only_learners_elsewhere():
             assert ("parity", "mamba") not in pairs and ("parity", "lstm") in pairs | {("parity", "lstm")}
 
 
+def test_cells_of_unequal_lengths_never_meet():
+    some = [*cells()[:2], made("lstm", seed=2, learned=26)]
+    rows = summaries([{**c, "facts": c["facts"] | {"n_params": 1, "steps": 1}} for c in some[:2]] + [
+        {**some[2], "facts": some[2]["facts"] | {"n_params": 1, "steps": 1}, "tables": {
+            n: some[2]["tables"](n) for n in ("behaviour", "probes", "profile_summary")}.get}
+    ])  # fmt: skip
+    assert list(rows["profiles"]["at length"]) == [40, 26]
+    assert rows["learned"]["learned to"].tolist() == ["40, 40, 26"]
+
+
 def test_readings_count_blocks_of_one_kind():
     table = summaries(cells()[:2])["readings"].set_index("erased")
     one = table.loc["probe, 1 direction"]
@@ -63,7 +73,7 @@ def test_profiles_are_gains_over_the_lookup_tables():
 def test_components_and_patching_are_taken_where_they_say():
     found = summaries(cells())
     conv = found["components"].set_index(["task", "removed", "how"])
-    assert conv.loc[("dyck", "conv", "identity"), "at the learned length, pp"] == "-30.0"
+    assert conv.loc[("dyck", "conv", "identity"), "there, pp"] == "-30.0"
     (row,) = found["patching"].to_dict("records")
     assert row["recovery"] == "0.50 (0.25 to 0.75)" and row["from another pair"] == "0.12"
     assert row["by construction"] == "" and row["block"] == 2

@@ -32,7 +32,7 @@ def summaries(given: Sequence[Mapping[str, Any]]) -> dict[str, pd.DataFrame]:
     facts = {str(c["id"]): c["facts"] for c in given}
     able = [c for c in cells if c.has_learned]
     found = {
-        "learned": pd.DataFrame([_learned(group, facts) for group in _groups(cells)]),
+        "learned": pd.DataFrame([_learned(group, facts) for group in _groups(cells, apart=False)]),
         "profiles": pd.DataFrame([row for group in _groups(able) if (row := _profile(group))]),
         "readings": _readings(able),
         "erasure": pd.DataFrame([row for group in _groups(able) for row in _erased(group)]),
@@ -43,11 +43,11 @@ def summaries(given: Sequence[Mapping[str, Any]]) -> dict[str, pd.DataFrame]:
     return {name: table for name, table in found.items() if len(table)}
 
 
-def _groups(cells: Iterable[Cell]) -> list[list[Cell]]:
-    """Cells of one task and model, seeds ascending, in the order of the grid."""
-    found: dict[tuple[str, str], list[Cell]] = {}
+def _groups(cells: Iterable[Cell], *, apart: bool = True) -> list[list[Cell]]:
+    """Cells of one task and model, and used at one length where `apart`; seeds ascending, in the order of the grid."""
+    found: dict[tuple[str, str, int], list[Cell]] = {}
     for c in cells:
-        found.setdefault((c.task, c.model), []).append(c)
+        found.setdefault((c.task, c.model, c.length if apart else 0), []).append(c)
     return [sorted(group, key=lambda c: c.seed) for group in found.values()]
 
 
@@ -56,7 +56,8 @@ def _learned(group: Sequence[Cell], facts: Mapping[str, Mapping[str, Any]]) -> d
     lengths = sorted(set.intersection(*(c.measured_lengths() for c in group)))
     known = [facts[c.id] for c in group]
     return {
-        **_names(group),
+        "task": group[0].task,
+        "model": group[0].model,
         "seeds": len(group),
         "parameters": _range([int(f["n_params"]) for f in known], "{:,}"),
         "steps": _range([int(f["steps"]) for f in known], "{}"),
@@ -72,7 +73,6 @@ def _profile(group: Sequence[Cell]) -> dict[str, Any] | None:
     layers = zip(*(found for _, found in profiles), strict=True)
     return {
         **_names(group),
-        "at length": _lengths(c for c, _ in profiles),
         "gain at embedding, then each block": " · ".join(f"{np.mean(values):.2f}" for values in layers),
         "depth centre": _mean([summary(c, "depth_centre") for c, _ in profiles]),
         "last-block share": _mean([summary(c, "last_block_share") for c, _ in profiles]),
@@ -155,7 +155,7 @@ def _components(group: Sequence[Cell]) -> list[dict[str, Any]]:
                 **_names(group),
                 "removed": kind,
                 "how": mode,
-                "at the learned length, pp": _mean(near, "{:+.1f}"),
+                "there, pp": _mean(near, "{:+.1f}"),
                 "at the longest, pp": _mean(far, "{:+.1f}"),
             }
         )
@@ -204,11 +204,7 @@ def _title(kind: str, rank: str) -> str:
 
 
 def _names(group: Sequence[Cell]) -> dict[str, Any]:
-    return {"task": group[0].task, "model": group[0].model}
-
-
-def _lengths(cells: Iterable[Cell]) -> str:
-    return _range([c.length for c in cells], "{}")
+    return {"task": group[0].task, "model": group[0].model, "at length": group[0].length}
 
 
 def _over(parts: Sequence[pd.DataFrame], column: str) -> str:
