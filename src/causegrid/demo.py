@@ -107,7 +107,8 @@ def _judged(run: Any) -> list[str]:
         singles = cell.table("singles")
         if table is None or singles is None:
             continue
-        groups = table[(table["metric"] == "logit_diff") & (table["kind"] == "competing")]
+        own = (table["metric"] == "logit_diff") & (table["kind"] == "competing") & table["leads"].astype(bool)
+        groups = table[own]
         said = "; ".join(
             f"{r['group']} {r['verdict']} ({r['effect']:+.2f} logits [{r['low']:+.2f}, {r['high']:+.2f}])"
             for r in groups.to_dict("records")
