@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from causegrid.report.markdown import filled, tables
+from causegrid.errors import InputError
+from causegrid.report.markdown import filled, tables, write_page
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,3 +17,17 @@ def test_a_page_in_docs_is_of_the_committed_run(name):
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     assert page.count("<!-- table ") == page.count("<!-- end -->") > 3
     assert filled(page, tables(ROOT / "results" / name)) == page
+
+
+def test_a_page_that_cannot_be_filled_stays_as_it_was(tmp_path):
+    run = ROOT / "results" / "state_encoding"
+    with pytest.raises(InputError, match=r"nowhere\.md.*no such file"):
+        write_page(tmp_path / "nowhere.md", run)
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table lerned -->\nmine\n<!-- end -->\n")
+    with pytest.raises(InputError, match=r"'lerned'.*learned"):
+        write_page(page, run)
+    assert "mine" in page.read_text()
+    page.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="no UTF-8"):
+        write_page(page, run)

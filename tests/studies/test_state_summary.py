@@ -45,7 +45,8 @@ def test_every_cell_stands_in_learned_and_only_learners_elsewhere():
     for name, table in found.items():
         if name != "learned" and "model" in table:
             pairs = set(zip(table["task"], table["model"], strict=True))
-            assert ("parity", "mamba") not in pairs and ("parity", "lstm") in pairs | {("parity", "lstm")}
+            assert ("parity", "mamba") not in pairs, name
+            assert ("parity", "lstm") in pairs or name == "components", name  # made cells have no such part
 
 
 def test_cells_of_unequal_lengths_never_meet():

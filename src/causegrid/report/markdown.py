@@ -41,14 +41,17 @@ def tables(folder: Path | str) -> dict[str, pd.DataFrame]:
 def write_page(page: Path | str, folder: Path | str) -> None:
     """Write the tables of a page anew from a run folder, in place.
 
-    Raises InputError for a page that cannot be read, or one that names a table the run has not.
+    Raises InputError, with the page as it was, when it cannot be read or written or names a table the run has not.
     """
+    from causegrid.runs import files
+
     path = Path(page)
     try:
         text = path.read_text(encoding="utf-8")
+        files.write_text(path, filled(text, tables(folder)))
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the page {str(path)!r}: {error}") from None
-    path.write_text(filled(text, tables(folder)), encoding="utf-8")
+        reason = (getattr(error, "strerror", None) or "").lower() or "it is no UTF-8 text"
+        raise InputError(f"cannot fill the page {str(path)!r}: {reason}") from None
 
 
 def filled(page: str, found: Mapping[str, pd.DataFrame]) -> str:

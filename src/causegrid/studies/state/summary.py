@@ -1,5 +1,5 @@
 """What a finished state-encoding grid says, as small tables: who learned, where the state is read, what erasure,
-components and patching did, and the external anchors.  For pages of results (`causegrid report DIR --page FILE`).
+components and patching did.  For pages of results (`causegrid report DIR --page FILE`).
 
 Cells that did not learn (MEASURES 1.2) stand in `learned` alone; the others are taken at the length they learned.
 "a to b" is the range over seeds, "a (b to c)" a mean over seeds with it.
