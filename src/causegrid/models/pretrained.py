@@ -49,13 +49,8 @@ TOKENIZER_FILES = (
 HEAD_FILE = "head.safetensors"  # a state task's head; config.json states the shape of the old one
 NO_ATTENTION = ("mamba", "mamba2", "falcon_mamba")
 SIZES = (
-    "num_hidden_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "n_layer",
-    "n_embd",
-    "n_head",
+    *("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads"),
+    *("n_layer", "n_embd", "n_head"),
 )
 _BUFFERS = re.compile(r"(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$")
 _PROJECTION = re.compile(r"(attn|attention)\.(o_proj|c_proj|dense|out_proj)$")
