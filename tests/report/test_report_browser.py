@@ -129,13 +129,10 @@ def test_a_task_is_chosen_by_keyboard_and_every_part_follows(seen):
     said = mark.get_attribute("aria-label")
     for part in ("\ntask 0.", "\n39 random subspaces 0.", "\nfresh probe 0.", ", baseline 0."):
         assert part in said
-    assert (
-        seen.tab.locator("#study-0 section details table").count() == 0
-    )  # tables wait until they are opened
+    assert seen.count("#study-0 section details table") == 0  # tables wait until they are opened
     seen.tab.locator("#probes-0 summary").press("Enter")
-    assert (
-        seen.tab.locator("#probes-0 details tbody tr").count() == 5 * 3 * 5 * 2
-    )  # families, seeds, layers, labels
+    lines = seen.tab.locator("#probes-0 details tbody tr")
+    playwright.expect(lines).to_have_count(5 * 3 * 5 * 2)  # families, seeds, layers, labels
     assert seen.fine
     seen.tab.locator(".tasks").get_by_role("button", name="parity", exact=True).click()
 
@@ -197,7 +194,9 @@ def test_p_over_all_cells_is_benjamini_and_hochbergs(seen, whole):
     """By hand: six margin p of 1/60 each, so each corrected one is 1/60 too."""
     seen.tab.locator("#study-1 summary", has_text="Every p over all cells").click()
     lines = seen.tab.locator("#study-1 details:has(> summary:text('Every p over all cells')) tbody tr")
-    assert lines.count() == 2 * 3
+    playwright.expect(lines).to_have_count(
+        2 * 3
+    )  # a table is drawn when its box opens, a moment after the click
     assert re.sub(r"\s+", " ", lines.first.inner_text()).count("0.017") == 3  # p, BH, least
     table = whole / "pattern-selectivity" / "tables" / "across_cells.csv"
     assert len(table.read_text().splitlines()) == 1 + 2 * 3 * 2

@@ -15,7 +15,7 @@ from report_mixtures import (
     mixture_tables,
 )
 from report_runs import GROUPS, make_run, pattern_cell, pattern_tables
-from test_report_browser import CHROMIUM, Seen, browser  # noqa: F401
+from test_report_browser import CHROMIUM, Seen, browser, playwright  # noqa: F401
 
 from causegrid.report import write_report
 
@@ -56,6 +56,12 @@ def marks(figure: Any) -> tuple[int, int]:
     return figure.locator("circle[role='img']").count(), figure.locator("g[aria-label='rule'] line").count()
 
 
+def unfold(box: Any, lines: int) -> None:
+    """Open the box of a table, which is drawn a moment after, and hold it to its number of lines."""
+    box.locator("summary").click()
+    playwright.expect(box.locator("details tbody tr")).to_have_count(lines)
+
+
 def press(box: Any, name: str) -> None:
     box.get_by_role("button", name=name, exact=True).click()
 
@@ -77,8 +83,7 @@ def test_every_expert_has_its_use_and_interval(seen):
         assert marks(box.locator("svg")) == (n, n + lines)
     hint = box.locator("[aria-label^='L22E0, the query position']").get_attribute("aria-label")
     assert "share of tokens 0.910 [0.880, 0.930]\ncombine weight 0.270 [0.180, 0.360]" in hint
-    box.locator("summary").click()
-    assert box.locator("tbody tr").count() == n
+    unfold(box, n)
     said = box.locator("tbody tr").first.inner_text().split("\t")
     assert said[:3] == ["L22E0", "0.900 [0.880, 0.930]", "0.910 [0.880, 0.930]"]
     assert seen.fine
@@ -99,8 +104,7 @@ def test_each_expert_alone_stands_beside_experts_of_like_use(seen):
     assert "experts of like use +0.20 ± 1.00 (4)\np 0.40, least attainable 0.40" in hint
     hint = box.locator("[aria-label^='L23E0: 40 tokens']").get_attribute("aria-label")
     assert "experts of like use too few (0)" in hint and "\np " not in hint
-    box.locator("summary").click()
-    assert box.locator("tbody tr").count() == 2 * n
+    unfold(box, 2 * n)
     assert seen.fine
 
 
@@ -119,8 +123,7 @@ def test_changes_of_routing_stand_beside_the_groups_own_draws(seen):
     before = lines[0][1]
     press(box, "zero")
     assert box.locator("table").first.locator("tbody tr td").nth(1).inner_text() != before
-    box.locator("summary").click()
-    assert box.locator("details tbody tr").count() == 3 * 2 * 2 * (len(MIXED) + 1)
+    unfold(box, 3 * 2 * 2 * (len(MIXED) + 1))
     assert seen.fine
 
 
@@ -140,9 +143,9 @@ def test_the_course_over_training_and_its_integral(seen):
             "16B",
         ]
     assert marks(integral) == (270, 270 + 29)
-    box.locator("summary").click()
+    unfold(box, 270)
     integrals = [float(r.inner_text().split("\t")[2].split()[0]) for r in box.locator("tbody tr").all()]
-    assert len(integrals) == 270 and integrals == sorted(integrals, reverse=True)
+    assert integrals == sorted(integrals, reverse=True)
     assert seen.fine
 
 
