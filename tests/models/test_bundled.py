@@ -121,6 +121,16 @@ def test_converted_once_with_the_right_weights(bundled, llama, monkeypatch, capf
     assert out == "" and err == ""
 
 
+def test_its_config_is_known_before_it_is_converted(bundled, llama):
+    """What a cell will take is told before anything starts, so also before the first load."""
+    before = bundled.config()
+    assert not bundled.folder(bundled.file()).exists()
+    bundled.cached(bundled.file())
+    for config in (before, bundled.config()):
+        for size in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
+            assert getattr(config, size) == getattr(llama.config, size)
+
+
 def test_a_damaged_cache_is_built_again(bundled):
     source = bundled.file()
     folder = bundled.cached(source)

@@ -82,6 +82,17 @@ class Bundled:
         """Where the converted model is kept, whether it is there yet or not."""
         return cache_folder() / f"{self.name}-{source.stat().st_size}"
 
+    def config(self) -> Any:
+        """The model's config; before its first conversion read from the .gguf itself, a few seconds."""
+        from transformers import AutoConfig
+
+        source = self.file()
+        folder = self.folder(source)
+        with quiet():
+            if (folder / "config.json").is_file():
+                return AutoConfig.from_pretrained(folder, local_files_only=True)
+            return AutoConfig.from_pretrained(source.parent, gguf_file=source.name)
+
     def cached(self, source: Path) -> Path:
         """The folder of the converted model, made now if it is not there or damaged."""
         from filelock import FileLock

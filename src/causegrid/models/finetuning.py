@@ -96,14 +96,14 @@ def outline(name: str) -> Any | None:
     (nothing is downloaded)."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    where: str = name
-    if name in models:
-        factory: Bundled = models.get(name)
-        where = str(factory.folder(factory.file()))
     auto: Any = AutoModelForCausalLM
     try:
         with quiet(), torch.random.fork_rng(devices=[]), torch.device("meta"):
-            config = AutoConfig.from_pretrained(Path(where).expanduser(), local_files_only=True)
+            if name in models:
+                bundled: Bundled = models.get(name)
+                config = bundled.config()
+            else:
+                config = AutoConfig.from_pretrained(Path(name).expanduser(), local_files_only=True)
             return auto.from_config(config)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # loading says what is wrong
         return None
