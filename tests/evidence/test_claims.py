@@ -18,6 +18,7 @@ from causegrid.evidence.claims import (
     paired,
     paired_family,
     proportions,
+    seed_mean,
 )
 
 MAMBA = ([0.9, 0.8, 0.85, 0.8], [0.2, 0.3, 0.25, 0.2])
@@ -129,3 +130,14 @@ def test_claim_record() -> None:
     assert claim.record()["cells"] == ["a", "b"]
     with pytest.raises(InputError, match="did you mean 'supported'"):
         Claim(id="S1", statement="s", published=0, measured=0, result="suported", why="w")
+
+
+def test_a_mean_over_seeds_has_students_interval_cut_where_nothing_can_be() -> None:
+    values = [0.8, 0.9, 1.0]
+    half = stats.t.ppf(0.975, 2) * np.std(values, ddof=1) / np.sqrt(3)
+    assert seed_mean(values) == pytest.approx((0.9, 0.9 - half, 0.9 + half)) and 0.9 + half > 1
+    assert seed_mean(values, within=(0, 1)) == pytest.approx((0.9, 0.9 - half, 1))
+    assert seed_mean([0.0, 1.0], within=(0, 1)) == (0.5, 0, 1)
+    assert seed_mean([0.7], within=(0, 1)) == (0.7, None, None)
+    with pytest.raises(InputError, match="at least 1"):
+        seed_mean([])

@@ -31,7 +31,7 @@ def test_every_published_figure_is_a_row():
 
 
 def test_ours_are_means_over_seeds_of_strict_accuracy_in_the_bin():
-    values = [0.2, 0.3, 0.7]
+    values = [0.3, 0.4, 0.5]
     found = pick(
         rows([made("mamba", "parity", s, strict=v) for s, v in enumerate(values)]), "parity", "mamba", 2
     )
@@ -39,6 +39,8 @@ def test_ours_are_means_over_seeds_of_strict_accuracy_in_the_bin():
     assert [r["measured"] for r in found] == pytest.approx([0.4, 0.4])
     half = stats.t.ppf(0.975, 2) * stats.sem(values)
     assert (found[0]["low"], found[0]["high"]) == pytest.approx((0.4 - half, 0.4 + half))
+    apart = pick(rows([made("mamba", "parity", s, strict=s) for s in (0, 1)]), "parity", "mamba", 2)[0]
+    assert (apart["low"], apart["measured"], apart["high"]) == (0, 0.5, 1)  # uncut: -5.9 to 6.9
     one = pick(rows([made("mamba", "parity", strict=0.3)]), "parity", "mamba", 2)[0]
     wilson = stats.binomtest(60, 200).proportion_ci(method="wilson")
     assert (one["low"], one["high"]) == pytest.approx((wilson.low, wilson.high))

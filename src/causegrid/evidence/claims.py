@@ -155,8 +155,11 @@ def corrected(tests: Mapping[str, Comparison]) -> dict[str, Comparison]:
     }
 
 
-def seed_mean(values: ArrayLike) -> tuple[float, float | None, float | None]:
-    """(mean over seeds, low, high): t interval; without one for a single value.  Raises InputError for none."""
+def seed_mean(
+    values: ArrayLike, *, within: tuple[float, float] = (-np.inf, np.inf)
+) -> tuple[float, float | None, float | None]:
+    """(mean over seeds, low, high): t interval, cut at the ends of what a value can be (`within`; 0 and 1 for an
+    accuracy); without one for a single value.  Raises InputError for none."""
     found = np.asarray(values, dtype=np.float64)
     if not found.size:
         raise InputError("a mean over seeds needs at least 1 value")
@@ -164,7 +167,7 @@ def seed_mean(values: ArrayLike) -> tuple[float, float | None, float | None]:
     if found.size < 2:
         return mean, None, None
     half = float(stats.t.ppf(0.975, found.size - 1) * stats.sem(found))
-    return mean, mean - half, mean + half
+    return mean, max(mean - half, within[0]), min(mean + half, within[1])
 
 
 def proportions(k_a: int, n_a: int, k_b: int, n_b: int) -> Comparison:

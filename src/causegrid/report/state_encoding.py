@@ -88,7 +88,10 @@ def _curves(cells: Sequence[CellRecord]) -> Columns:
 
 
 def _over_seeds(cells: Sequence[CellRecord]) -> Columns:
-    """Behaviour of each task and model by length and metric: mean over seeds with its t interval, within 0..1."""
+    """Behaviour of each task and model by length and metric: mean over seeds with its t interval, within 0..1.
+
+    As `evidence.claims.seed_mean` has it; a report is written without torch, which that room imports.
+    """
     import pandas as pd
 
     tables = [

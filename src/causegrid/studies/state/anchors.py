@@ -11,6 +11,7 @@ the probe profiles and last-block shares of arXiv 2606.00926: figures, not claim
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,15 +38,16 @@ NAMES = {"transformer": "Transformer", "mamba": "Mamba", "mamba2": "Mamba-2", "l
 def anchors(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """One row per published figure of Sarrof et al.
 
-    `id, task, model, layers, bin, published` (fraction)`, measured, low, high` (mean over seeds, t interval; Wilson's
-    of the test sequences for one seed; None without cells)`, n` (seeds)`, lengths, cells, settings` (that differ).
+    `id, task, model, layers, bin, published` (fraction)`, measured, low, high` (mean over seeds, t interval
+    within 0 and 1; Wilson's of the test sequences for one seed; None without cells)`, n` (seeds)`, lengths, cells,
+    settings` (that differ).
     """
     rows = []
     for i, (task, model, layers, figures) in enumerate(_sarrof(), start=1):
         same, settings = _comparable(cells, task, model, layers)
         for name, value, (low, high) in figures:
             lengths, values = _values(same, low, high)
-            mean, from_, to = (None, None, None) if not values else seed_mean(values)
+            mean, from_, to = (None, None, None) if not values else seed_mean(values, within=(0, 1))
             if len(values) == 1 and len(lengths) == 1:
                 from_, to = _one(
                     next(c for c in same if c.accuracy(lengths, "strict") is not None), lengths[0]
@@ -209,7 +211,9 @@ def _profiles(cells: Sequence[Cell]) -> list[Claim]:
             for name in sorted({_at(c) for c in used}):
                 rows = [c.profile().set_index("layer")["accuracy"] for c in used if _at(c) == name]
                 blocks = [layer for layer in rows[0].index if layer >= 0]
-                means = [_mean([100 * float(r[b]) for r in rows], digits=1, of="") for b in blocks]
+                means = [
+                    _mean([100 * float(r[b]) for r in rows], digits=1, of="", within=(0, 100)) for b in blocks
+                ]
                 ours[name] = f"{' · '.join(means)} (n {len(rows)})"
             without = [c for c in given if not c.has_learned]
             found.append(
@@ -233,8 +237,14 @@ def _at(cell: Cell) -> str:
     return cell.model if cell.to_the_end else f"{cell.model} at {cell.length}"
 
 
-def _mean(values: Sequence[float], *, digits: int = 2, of: str = " n ") -> str:
+def _mean(
+    values: Sequence[float],
+    *,
+    digits: int = 2,
+    of: str = " n ",
+    within: tuple[float, float] = (-math.inf, math.inf),
+) -> str:
     """`0.55 [0.40, 0.70] n 7`."""
-    mean, low, high = seed_mean(values)
+    mean, low, high = seed_mean(values, within=within)
     interval = "" if low is None else f" [{low:.{digits}f}, {high:.{digits}f}]"
     return f"{mean:.{digits}f}{interval}" + (f"{of}{len(values)}" if of else "")

@@ -99,7 +99,7 @@ def _means(values: dict[str, list[float]]) -> str:
     said = []
     for name in (*KINDS, UNTRAINED):
         if name in values:
-            mean, low, high = seed_mean(values[name])
+            mean, low, high = seed_mean(values[name], within=(0, 1))
             interval = "" if low is None else f" [{low:.3f}, {high:.3f}]"
             tested = "" if name in KINDS else ", not tested"
             said.append(f"{name} {mean:.3f}{interval} (n {len(values[name])}{tested})")
