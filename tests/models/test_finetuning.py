@@ -313,3 +313,26 @@ def peak_of(work) -> int:
     changes = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
     held = np.cumsum([e.nbytes() for e in sorted(changes, key=lambda e: e.start_ns())])
     return int(held.max())
+
+
+def test_a_hub_model_larger_than_memory_is_refused_on_its_config_alone(calm, monkeypatch):
+    """Its config is fetched, its weights never: loading them is an error here."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(calm("llama_gqa"))
+    config.hidden_size, config.intermediate_size = 1 << 15, 1 << 17
+    config.num_attention_heads = config.num_key_value_heads = 1 << 8
+    asked = []
+
+    def answer(where, **settings):
+        asked.append((str(where), settings["local_files_only"]))
+        if settings["local_files_only"]:
+            raise OSError("not in the cache")
+        return config
+
+    monkeypatch.setattr(AutoConfig, "from_pretrained", answer)
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
+    assert outline("nobody/large") is None
+    with pytest.raises(InputError, match=r"'nobody/large'.*GB"):
+        fine_tunable("nobody/large", task("parity"), **SMALL)
+    assert asked == [("nobody/large", True), ("nobody/large", False)]

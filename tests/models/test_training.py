@@ -19,6 +19,7 @@ from causegrid.models import training
 from causegrid.models.behaviour import behaviour, learned_length, wilson
 from causegrid.models.record import Model, models
 from causegrid.models.training import TrainingDiverged, train
+from causegrid.tasks import task
 
 
 @dataclass
@@ -495,3 +496,23 @@ def test_refusals() -> None:
     with pytest.raises(InputError, match=r"'narrow' has 1 tokens .* needs 2"):
         train(narrow, Parity())
     assert set(training.RATES) == {"transformer", "mamba", "mamba2", "lstm", "gru"}
+
+
+@pytest.mark.parametrize("wrong", [2, -1])
+def test_a_label_the_task_has_not_declared_is_named(wrong: int) -> None:
+    class Wider(Parity):
+        def sample(self, n: int, length: int, *, seed, split: str) -> Batch:
+            drawn = super().sample(n, length, seed=seed, split=split)
+            drawn.labels["state"][0, -1] = wrong
+            return drawn
+
+    with pytest.raises(InputError, match=rf"gave the label {wrong} for 'state'.*2 classes: 0 to 1"):
+        train(small("gru"), Wider(), steps=1, batch=2, length=8, eval_lengths=(8,), n_eval=2)
+
+
+def test_signed_eigenvalues_are_the_positive_control() -> None:
+    """Parity wants a state that flips sign: Mamba with decays in [-1, 1] carries it far beyond its training."""
+    made = any_model("mamba:signed=true,d_model=32,n_layers=2", task=task("parity"), seed=0)
+    run = train(made, task("parity"), steps=400, length=20, eval_lengths=(60,), n_eval=100)
+    token = run.behaviour.set_index("metric")["accuracy"]["token"]
+    assert run.solved and run.learned_length == 20 and token > 0.97

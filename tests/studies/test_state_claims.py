@@ -91,7 +91,7 @@ def test_the_published_share_stands_beside_ours_of_every_family():
     half = stats.t.ppf(0.975, 2) * 0.1 / np.sqrt(3)
     assert claim["published"] == {"mamba": 0.58, "transformer": 0.04}
     assert claim["measured"] == {
-        "gru": f"0.20 [{0.2 - half:.2f}, {0.2 + half:.2f}] n 3",
+        "gru": f"0.20 [0.00, {0.2 + half:.2f}] n 3",  # no share is under 0
         "mamba": f"0.50 [{0.5 - half:.2f}, {0.5 + half:.2f}] n 3",
     }
     both = Claims(reversal(5, 5, share=0.25))["S1"]

@@ -53,6 +53,26 @@ def test_supported_contradicted_and_open(id, make):
 
 
 @EXPERIMENTS
+def test_that_dyck_is_spared_needs_evidence_too(id, make):
+    """Three seeds find nothing significant whatever they lose, and a wide interval does not exclude a loss."""
+    few = [
+        c for c in make({**MATTERS, "dyck": -0.6}) if c["config"]["task"] != "dyck" or c["config"]["seed"] < 3
+    ]
+    claim = Claims(few)[id]
+    assert claim["result"] == "not enough evidence" and "that it is spared is not shown" in claim["why"]
+    close = Claims(make({**MATTERS, "dyck": -0.006}))[id]
+    assert close["result"] == "supported" and "spared" not in close["why"]
+    wide = Claims(make({**MATTERS, "dyck": -0.011}))[id]  # down to -2.4 pp by its interval
+    assert wide["result"] == "not enough evidence"
+
+
+@EXPERIMENTS
+def test_what_is_known_of_two_tasks_is_said_with_its_cells(id, make):
+    claim = Claims(make({"s3": -0.13, "parity": -0.07}))[id]
+    assert "s3 -13.0 pp" in claim["measured"] and "s3-mamba-0" in claim["cells"]
+
+
+@EXPERIMENTS
 def test_holm_over_tasks_and_the_least_attainable(id, make):
     claim = Claims(make(MATTERS))[id]
     raw = [sign_flips([change + e for e in SPREAD]) for change in MATTERS.values()]

@@ -45,6 +45,20 @@ def test_layers_within_one_point_are_the_best_layer_too_and_the_most_damaging():
     assert Claims(every_task(drops={1: 0.4, 3: 0.385}))["S3"]["result"] == "supported"
 
 
+def test_the_embedding_output_is_no_layer_that_can_be_most_damaging():
+    """Erasing it takes the input away, whatever reads the state."""
+    both = Claims(every_task(drops={-1: 0.45, 3: 0.4}))["S3"]
+    assert both["result"] == "contradicted" and both["measured"].startswith("0 of 6")
+    unread = every_task(drops={1: 0.45, 3: 0.4})
+    for c in unread:  # nor is a block that does not read the state
+        tables = c["tables"].__self__
+        erasure = tables["erasure"]
+        tables["erasure"] = erasure.assign(
+            reading=erasure["reading"].where(erasure["layer"] != 1, "not readable")
+        )
+    assert Claims(unread)["S3"]["result"] == "contradicted"
+
+
 @pytest.mark.parametrize(
     "how",
     [

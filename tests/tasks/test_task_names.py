@@ -44,3 +44,17 @@ def test_kinds(tmp_path):
     ):
         assert isinstance(made, PromptTask) and made.kind == "prompt"
     assert {"ioi", "variable-binding", "prompts"} <= set(tasks.names())
+
+
+def test_a_task_of_too_many_classes_is_refused_by_name(monkeypatch):
+    class Wide(StateTask):
+        def __init__(self, name, *, n=257):
+            self.name, self.n_tokens, self.labels = name, 2, {"state": n}
+
+        def sample(self, n, length, *, seed, split):
+            raise AssertionError("not asked")
+
+    monkeypatch.setitem(tasks._things, "wide", Wide)
+    with pytest.raises(InputError, match=r"'wide': its label 'state' has 257 classes; take at most 256"):
+        task("wide")
+    assert task("wide:n=256").n_classes == 256

@@ -65,7 +65,7 @@ def fine_tunable(
     target = as_device(device)
     size: dict[str, Any] = {"method": method, "rank": rank, "batch": batch, "length": length}
     n_classes = None if readout == "tokens" else int(task.n_classes)
-    shapes = outline(name)
+    shapes = outline(name, fetch=True)
     if shapes is not None:
         require_memory(name, needed_bytes(shapes, n_classes=n_classes, **size), target)
     made = model(name, device=target)
@@ -91,9 +91,9 @@ def merged(model: Model) -> Model:
     return replace(model, module=module.eval())
 
 
-def outline(name: str) -> Any | None:
-    """The module of a name on the meta device, its shapes without its weights; None when no config is at hand
-    (nothing is downloaded)."""
+def outline(name: str, *, fetch: bool = False) -> Any | None:
+    """The module of a name on the meta device, its shapes without its weights; None when no config is at hand.
+    Nothing is downloaded, or with `fetch` the config alone."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     auto: Any = AutoModelForCausalLM
@@ -103,7 +103,7 @@ def outline(name: str) -> Any | None:
                 bundled: Bundled = models.get(name)
                 config = bundled.config()
             else:
-                config = AutoConfig.from_pretrained(Path(name).expanduser(), local_files_only=True)
+                config = AutoConfig.from_pretrained(Path(name).expanduser(), local_files_only=not fetch)
             return auto.from_config(config)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # loading says what is wrong
         return None

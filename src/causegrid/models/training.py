@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from causegrid.errors import InputError, RunFailed, unknown
@@ -103,8 +104,8 @@ def train(
     where writing is slow) and at the end, and a call with the same arguments goes on from it, bit for bit.  A
     file that is corrupt or of another run is not used, with a warning.  Remove it when the result is safe.
 
-    Raises InputError on an unknown schedule, a length under 4, or a model that does not fit the task;
-    TrainingDiverged when the loss is no longer finite.
+    Raises InputError on an unknown schedule, a length under 4, a model that does not fit the task, or a label the
+    task has not declared; TrainingDiverged when the loss is no longer finite.
     """
     require_fit(model, task)
     if schedule not in SCHEDULES:
@@ -140,6 +141,7 @@ def train(
             step = state.step + 1
             now = state.lengths.next()
             data = task.sample(batch, now, seed=(seed, step), split="train")
+            _require_classes(task, data.labels[task.label])
             tokens = torch.from_numpy(np.ascontiguousarray(data.tokens)).to(device)
             labels = torch.from_numpy(np.ascontiguousarray(data.labels[task.label])).to(device)
             logits = call(model, tokens).float().flatten(0, 1)  # (B L, n_out)
@@ -189,6 +191,15 @@ def train(
             solved_at=solved_at,
         ),
     )
+
+
+def _require_classes(task: SequenceTask, labels: NDArray[np.int64]) -> None:
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= task.n_classes:
+        raise InputError(
+            f"task {task.name!r} gave the label {low if low < 0 else high} for {task.label!r}, which it says has "
+            f"{task.n_classes} classes: 0 to {task.n_classes - 1} are allowed"
+        )
 
 
 class _Lengths:

@@ -114,6 +114,15 @@ def fine_tuning_size(
     return f"{method} fine-tune of {n / 1e6:.3g} M parameters in about {gigabytes(needed)}"
 
 
+@functools.cache
+def fresh_size(model_name: str, task_name: str) -> str:
+    """Parameters of a family trained from scratch, of the model itself: it is made and counted."""
+    from causegrid.models import model
+
+    made = model(model_name, task=task(task_name))
+    return f"{sum(p.numel() for p in made.module.parameters()):,} parameters"
+
+
 def digests(task_name: str, model_name: str = "") -> dict[str, str]:
     """Digests of the files the names stand for: {"task": ...} of a prompt file or of a task made from files,
     {"model": ...} of a folder."""

@@ -235,10 +235,11 @@ class StateEncoding(Study):
 
     def cost(self, cell: StateCell) -> str:
         t, f = cell.training, cell.fine_tuning
-        size = "0.4 to 0.8 M parameters"
-        if f is not None:
-            from causegrid.studies.names import fine_tuning_size
+        from causegrid.studies.names import fine_tuning_size, fresh_size
 
+        if f is None:
+            size = fresh_size(cell.model, cell.task)
+        else:
             size = fine_tuning_size(cell.model, cell.task, t.batch, t.length, f.method, f.rank, f.readout)
         return f"up to {t.steps} steps of {t.batch} x {t.length} tokens; {size}"
 

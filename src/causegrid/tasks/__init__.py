@@ -7,7 +7,7 @@ from typing import Any
 
 from causegrid.errors import InputError, unknown
 from causegrid.spec import joined, split
-from causegrid.tasks.base import PromptSet, PromptTask, StateBatch, StateTask, Task, tasks
+from causegrid.tasks.base import MAX_CLASSES, PromptSet, PromptTask, StateBatch, StateTask, Task, tasks
 
 __all__ = ["PromptSet", "PromptTask", "StateBatch", "StateTask", "Task", "task", "tasks"]
 
@@ -40,6 +40,12 @@ def _made(name: str, options: dict[str, Any]) -> Task:
     factory = tasks.get(name)
     _check_options(name, factory, options)
     made: Task = factory(name, **options)
+    for label, n in getattr(made, "labels", {}).items():
+        if n > MAX_CLASSES:
+            raise InputError(
+                f"task {name!r}: its label {label!r} has {n} classes; take at most {MAX_CLASSES}, more could neither "
+                "be probed nor filled with examples"
+            )
     return made
 
 

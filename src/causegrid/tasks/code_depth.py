@@ -55,6 +55,11 @@ class CodeDepthTask(StateTask):
         """Names the tokens the task draws from: part of a cell's identity."""
         return source_code.read(self.corpus).digest
 
+    @property
+    def files_skipped(self) -> int:
+        """Files of the corpus that did not tokenise."""
+        return source_code.read(self.corpus).skipped
+
     def sample(self, n: int, length: int, *, seed: int | Sequence[int], split: Split) -> StateBatch:
         """`n` windows (n, L), a function of (corpus, seed, split, n, length).
 

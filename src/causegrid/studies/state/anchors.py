@@ -188,7 +188,7 @@ def _shares(cells: Sequence[Cell]) -> Claim:
         groups.setdefault(_at(c), []).append(c)
     ours = {}
     for name, group in sorted(groups.items()):
-        ours[name] = _mean([summary(c, "last_block_share") or 0.0 for c in group])
+        ours[name] = _mean([summary(c, "last_block_share") or 0.0 for c in group], within=(0, 1))
     without = [c for c in cells if c.task == "parity" and not c.has_learned]
     return Claim(
         id="last-block-share", statement="Share of the probe's gain made by the last block, Parity",

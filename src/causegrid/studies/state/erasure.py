@@ -70,7 +70,7 @@ def erasure_table(
     `ranks`: 1 to the width, `full` = C - 1 for the C classes seen in training; probe directions beyond their row
     space are left out; INLP and LEACE have the rank they come to.
     Columns: `layer, label, length, basis, rank, full, iterations, removed` (INLP: row spaces erased, and whether
-    it stopped because its fresh probe was at majority)`, variance` (removed, fraction)`, matched_variance,
+    it stopped because its fresh probe was at the best lookup table)`, variance` (removed, fraction)`, matched_variance,
     matched_mark` (the equal-rank principal components whose removed variance is nearest)`, clean, accuracy, low,
     high, drop` (task accuracy over all positions, interval over sequences)`, control_mean, control_low,
     control_high, n_control, control_variance` (fraction the random subspaces remove,

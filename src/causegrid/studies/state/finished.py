@@ -66,9 +66,14 @@ class Cell:
         """A table's rows at the cell's length; no rows where there is no such table."""
         return self._once((name, self.length), lambda: _at_length(self.table(name), self.length))
 
-    def profile(self) -> pd.DataFrame:
-        """Probe rows of the trained label (the first), by layer."""
-        return self._once(("profile",), lambda: _first_label(self.rows("probes")))
+    def profile(self, label: str | None = None) -> pd.DataFrame:
+        """Probe rows of a label, default the trained one (the first), by layer."""
+        return self._once(("profile", label), lambda: _of_label(self.rows("probes"), label))
+
+    def labels(self) -> list[str]:
+        """Labels with a probe profile, the trained one first."""
+        rows = self.rows("probes")
+        return list(dict.fromkeys(rows["label"])) if len(rows) else []
 
     def erased(self, rank: int | None) -> pd.DataFrame:
         """Erasures of the probe's own directions at this rank, None = the whole row space, one row a layer."""
@@ -113,9 +118,10 @@ def cell_of(given: Mapping[str, Any]) -> Cell:
     )
 
 
-def gains(cell: Cell) -> NDArray[np.float64] | None:
-    """The trained label's gain per layer, embedding output first: (accuracy - base) / (1 - base), at least 0."""
-    rows = cell.profile()
+def gains(cell: Cell, label: str | None = None) -> NDArray[np.float64] | None:
+    """A label's gain per layer, embedding output first: (accuracy - base) / (1 - base), at least 0; default the
+    trained label's."""
+    rows = cell.profile(label)
     if not len(rows):
         return None
     base = float(rows[NO_MODEL].to_numpy().max())
@@ -123,9 +129,9 @@ def gains(cell: Cell) -> NDArray[np.float64] | None:
     return np.asarray(np.clip(gain, 0, 1))
 
 
-def summary(cell: Cell, column: str) -> float | None:
-    """`depth_centre` or `last_block_share` of the trained label; None where it is undefined."""
-    rows = _first_label(cell.rows("profile_summary"))
+def summary(cell: Cell, column: str, label: str | None = None) -> float | None:
+    """`depth_centre` or `last_block_share` of a label, default the trained one; None where it is undefined."""
+    rows = _of_label(cell.rows("profile_summary"), label)
     value = float(rows[column].iloc[0]) if len(rows) else float("nan")
     return None if np.isnan(value) else value
 
@@ -188,12 +194,12 @@ def _by_length(behaviour: pd.DataFrame | None, metric: str) -> dict[int, float]:
 def _erased(rows: pd.DataFrame, rank: int | None) -> pd.DataFrame:
     if not len(rows):
         return rows
-    rows = _first_label(rows[rows["basis"] == "probe"])
+    rows = _of_label(rows[rows["basis"] == "probe"], None)
     return rows[rows["full"].astype(bool) if rank is None else rows["rank"] == rank]
 
 
-def _first_label(rows: pd.DataFrame) -> pd.DataFrame:
+def _of_label(rows: pd.DataFrame, label: str | None) -> pd.DataFrame:
     if not len(rows):
         return rows
-    rows = rows[rows["label"] == rows["label"].iloc[0]]
+    rows = rows[rows["label"] == (label or rows["label"].iloc[0])]
     return rows.sort_values("layer") if "layer" in rows else rows

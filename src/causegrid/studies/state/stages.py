@@ -179,7 +179,10 @@ class StateStages:
         context.save_table("training", result.history)
         context.save_table("behaviour", result.behaviour)
         context.save_table("training_summary", pd.DataFrame([facts]))
-        context.note(**facts, fingerprint=fingerprint(made))
+        skipped = getattr(self.task, "files_skipped", None)  # of a task made from files
+        context.note(
+            **facts, fingerprint=fingerprint(made), **({} if skipped is None else {"files_skipped": skipped})
+        )
 
     def probe(self, context: CellContext) -> None:
         """Probe every layer and label at every analysed length, with the baselines of MEASURES 2.1."""

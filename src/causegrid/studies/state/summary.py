@@ -1,8 +1,9 @@
 """What a finished state-encoding grid says, as small tables: who learned, where the state is read, what erasure,
 components and patching did.  For pages of results (`causegrid report DIR --page FILE`).
 
-Cells that did not learn (MEASURES 1.2) stand in `learned` alone; the others are taken at the length they learned.
-"a to b" is the range over seeds, "a (b to c)" a mean over seeds with it.
+Cells that did not learn (MEASURES 1.2) stand in `learned` and `behaviour` alone; the others are taken at the length
+they learned.  "a to b" is the range over seeds, "a [b, c]" a mean over seeds with its 95 % t interval, which one seed
+has not.  `beyond` and the longest length of `components` leave out cells whose positions are untrained there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from causegrid.evidence.claims import seed_mean
 from causegrid.studies.state.finished import Cell, cell_of, gains, summary
 
 READINGS = ("candidate necessary", "test void", "readable, not used", "inconclusive", "not readable")
@@ -24,6 +26,8 @@ KINDS = (
     ("inlp", ""),
     ("leace", ""),
 )
+METRICS = ("token", "strict", "last")
+SHARE, POINTS, FREE = (0.0, 1.0), (-100.0, 100.0), (-np.inf, np.inf)  # what a value can be
 
 
 def summaries(given: Sequence[Mapping[str, Any]]) -> dict[str, pd.DataFrame]:
@@ -33,7 +37,10 @@ def summaries(given: Sequence[Mapping[str, Any]]) -> dict[str, pd.DataFrame]:
     able = [c for c in cells if c.has_learned]
     found = {
         "learned": pd.DataFrame([_learned(group, facts) for group in _groups(cells, apart=False)]),
-        "profiles": pd.DataFrame([row for group in _groups(able) if (row := _profile(group))]),
+        "behaviour": pd.DataFrame(
+            [row for group in _groups(cells, apart=False) for row in _behaviour(group)]
+        ),
+        "profiles": pd.DataFrame([row for group in _groups(able) for row in _profiles(group)]),
         "readings": _readings(able),
         "erasure": pd.DataFrame([row for group in _groups(able) for row in _erased(group)]),
         "beyond": _beyond(able),
@@ -52,8 +59,7 @@ def _groups(cells: Iterable[Cell], *, apart: bool = True) -> list[list[Cell]]:
 
 
 def _learned(group: Sequence[Cell], facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Seeds, parameters, steps, learned length, token accuracy by length."""
-    lengths = sorted(set.intersection(*(c.measured_lengths() for c in group)))
+    """Seeds, parameters, steps, learned length."""
     known = [facts[c.id] for c in group]
     return {
         "task": group[0].task,
@@ -62,21 +68,41 @@ def _learned(group: Sequence[Cell], facts: Mapping[str, Mapping[str, Any]]) -> d
         "parameters": _range([int(f["n_params"]) for f in known], "{:,}"),
         "steps": _range([int(f["steps"]) for f in known], "{}"),
         "learned to": ", ".join(str(c.learned) if c.has_learned else "no" for c in group),
-    } | {f"accuracy at {n}": _mean([c.accuracy([n]) for c in group]) for n in lengths}
-
-
-def _profile(group: Sequence[Cell]) -> dict[str, Any] | None:
-    """Where the trained label is read: gain over the best no-model baseline by layer, and its two summaries."""
-    profiles = [(c, found) for c in group if (found := gains(c)) is not None]
-    if not profiles:
-        return None
-    layers = zip(*(found for _, found in profiles), strict=True)
-    return {
-        **_names(group),
-        "gain at embedding, then each block": " · ".join(f"{np.mean(values):.2f}" for values in layers),
-        "depth centre": _mean([summary(c, "depth_centre") for c, _ in profiles]),
-        "last-block share": _mean([summary(c, "last_block_share") for c, _ in profiles]),
     }
+
+
+def _behaviour(group: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Accuracy by length, of tokens, whole sequences and the last position."""
+    lengths = sorted(set.intersection(*(c.measured_lengths() for c in group)))
+    rows: list[dict[str, Any]] = []
+    for metric in METRICS:
+        values = {n: [c.accuracy([n], metric) for c in group] for n in lengths}
+        if any(v is not None for of in values.values() for v in of):
+            rows.append(
+                {"task": group[0].task, "model": group[0].model, "seeds": len(group), "accuracy of": metric}
+                | {f"at {n}": _mean(values[n]) for n in lengths}
+            )
+    return rows
+
+
+def _profiles(group: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Where each label is read: gain over its best no-model baseline by layer, and its two summaries."""
+    rows: list[dict[str, Any]] = []
+    for label in dict.fromkeys(name for c in group for name in c.labels()):
+        profiles = [(c, found) for c in group if (found := gains(c, label)) is not None]
+        layers = zip(*(found for _, found in profiles), strict=True)
+        rows.append(
+            {
+                **_names(group),
+                "label": label,
+                "gain at embedding, then each block": " · ".join(
+                    f"{np.mean(values):.2f}" for values in layers
+                ),
+                "depth centre": _mean([summary(c, "depth_centre", label) for c, _ in profiles]),
+                "last-block share": _mean([summary(c, "last_block_share", label) for c, _ in profiles]),
+            }
+        )
+    return rows
 
 
 def _readings(cells: Sequence[Cell]) -> pd.DataFrame:
@@ -90,6 +116,11 @@ def _readings(cells: Sequence[Cell]) -> pd.DataFrame:
             rows.append(
                 {"erased": _title(kind, rank), "blocks": len(table)}
                 | {reading: int(counts.get(reading, 0)) for reading in READINGS}
+                | {
+                    "stopped at its limit": int((~table["removed"].astype(bool)).sum())
+                    if kind == "inlp"
+                    else "–"
+                }
             )
     return pd.DataFrame(rows)
 
@@ -113,13 +144,16 @@ def _erased(group: Sequence[Cell]) -> list[dict[str, Any]]:
                     "fresh probe": _over(parts, "refit"),
                     "baseline": _over(parts, "baseline"),
                     "variance removed": _over(parts, "variance"),
+                    "by random ones": _over(parts, "control_variance"),
                 }
             )
     return rows
 
 
 def _beyond(cells: Sequence[Cell]) -> pd.DataFrame:
-    """Readings of subspaces fitted at the learned length and erased at longer ones, over all cells that learned."""
+    """Readings of subspaces fitted at the learned length and erased at longer ones, over all cells that learned and
+    whose positions are trained there."""
+    cells = [c for c in cells if c.positions != "learned"]
     rows = []
     for kind, rank in KINDS:
         parts = [_kind(c, kind, rank, "erasure_beyond", "fitted_length") for c in cells]
@@ -144,19 +178,22 @@ def _components(group: Sequence[Cell]) -> list[dict[str, Any]]:
     for kind, mode in dict.fromkeys(
         (k, m) for _, t in held for k, m in zip(t["kind"], t["mode"], strict=True)
     ):
-        near, far = [], []
+        near, far, longest = [], [], 0
         for c, t in held:
             mine = t[(t["kind"] == kind) & (t["mode"] == mode) & (t["metric"] == "token")]
             whole = mine[mine["layers"] == "all"] if (mine["layers"] == "all").any() else mine
             near += [100 * e for e in whole.loc[whole["length"] == c.length, "effect"]]
-            far += [100 * e for e in whole.loc[whole["length"] == whole["length"].max(), "effect"]]
+            if c.positions != "learned":
+                longest = int(whole["length"].max())
+                far += [100 * e for e in whole.loc[whole["length"] == longest, "effect"]]
         rows.append(
             {
                 **_names(group),
                 "removed": kind,
                 "how": mode,
-                "there, pp": _mean(near, "{:+.1f}"),
-                "at the longest, pp": _mean(far, "{:+.1f}"),
+                "there, pp": _mean(near, "{:+.1f}", POINTS),
+                "longest": longest if far else "–",
+                "at the longest, pp": _mean(far, "{:+.1f}", POINTS),
             }
         )
     return rows
@@ -180,8 +217,8 @@ def _patched(group: Sequence[Cell]) -> list[dict[str, Any]]:
                 **_names(group),
                 "site": kind,
                 "block": layer,
-                "recovery": _mean(list(part["recovery"])),
-                "from another pair": _mean(list(part["null_recovery"])),
+                "recovery": _mean(list(part["recovery"]), within=FREE),
+                "from another pair": _mean(list(part["null_recovery"]), within=FREE),
                 "by construction": "yes" if (part["mark"] == "by construction").all() else "",
             }
         )
@@ -204,21 +241,22 @@ def _title(kind: str, rank: str) -> str:
 
 
 def _names(group: Sequence[Cell]) -> dict[str, Any]:
-    return {"task": group[0].task, "model": group[0].model, "at length": group[0].length}
+    first = group[0]
+    return {"task": first.task, "model": first.model, "at length": first.length, "seeds": len(group)}
 
 
 def _over(parts: Sequence[pd.DataFrame], column: str) -> str:
-    """Mean over seeds, with their range, of the mean over blocks."""
+    """Mean over seeds, with its interval, of the mean over blocks."""
     return _mean([float(p[column].mean()) for p in parts])
 
 
-def _mean(values: Iterable[float | None], form: str = "{:.2f}") -> str:
+def _mean(values: Iterable[float | None], form: str = "{:.2f}", within: tuple[float, float] = SHARE) -> str:
     known = [float(v) for v in values if v is not None and not np.isnan(v)]
     if not known:
         return "–"
-    mean, low, high = (form.format(v) for v in (np.mean(known), min(known), max(known)))
-    mean, low, high = ("0.00" if v == "-0.00" else v for v in (mean, low, high))
-    return mean if low == high else f"{mean} ({low} to {high})"
+    said = ["–" if v is None else form.format(v) for v in seed_mean(known, within=within)]
+    mean, low, high = ("0.00" if v == "-0.00" else v for v in said)
+    return mean if len(known) == 1 else f"{mean} [{low}, {high}]"
 
 
 def _range(values: Iterable[float], form: str) -> str:

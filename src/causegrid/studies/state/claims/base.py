@@ -45,11 +45,14 @@ def majority(k: int, n: int) -> tuple[float, float, str]:
     return low, high, SUPPORTED if low > 0.5 else CONTRADICTED if high < 0.5 else UNDECIDED
 
 
-def undecided(id: str, statement: str, figure: Any, missing: str, measured: Any = "-") -> Claim:
-    """A claim that cannot be tested, with what is missing."""
+def undecided(
+    id: str, statement: str, figure: Any, missing: str, measured: Any = "-", cells: Sequence[Cell] = ()
+) -> Claim:
+    """A claim that cannot be tested, with what is missing; `cells`: those behind what is `measured` all the same."""
     return Claim(
-        id=id, statement=statement, published=figure, measured=measured, result=UNDECIDED, why=missing
-    )
+        id=id, statement=statement, published=figure, measured=measured, result=UNDECIDED, why=missing,
+        cells=tuple(dict.fromkeys(c.id for c in cells)),
+    )  # fmt: skip
 
 
 def share(

@@ -48,6 +48,7 @@ def beyond(cells: Sequence[Cell]) -> Claim:
     tests: dict[str, Comparison] = {}
     used: list[Cell] = []
     said = []
+    shown: list[Cell] = []
     for task in dict.fromkeys(c.task for c in ready):
         of_task = [c for c in ready if c.task == task]
         trained = max({c.trained for c in of_task}, key=lambda n: (sum(c.trained == n for c in of_task), n))
@@ -58,6 +59,7 @@ def beyond(cells: Sequence[Cell]) -> Claim:
             accuracy = c.accuracy(lengths)
             if accuracy is not None:
                 values.setdefault(kind(c), []).append(accuracy)
+                shown.append(c)
         said.append(f"{task} {_means(values)}")
         if all(len(values.get(k, ())) >= 2 for k in KINDS):
             used += [c for c in same if kind(c) in KINDS]
@@ -69,7 +71,7 @@ def beyond(cells: Sequence[Cell]) -> Claim:
             "needs one task that 2 cells or more of each kind learned to the trained length, the Transformer with "
             f"{', '.join(TRAINED_EVERYWHERE)} positions (learned ones are untrained beyond that length)."
         )
-        return undecided("S6", STATEMENT, figure, missing + note, measured)
+        return undecided("S6", STATEMENT, figure, missing + note, measured, shown)
     decided = {name: decide(t, 1) for name, t in corrected(tests).items()}
     results = {result for result, _ in decided.values()}
     contrary = CONTRADICTED in results

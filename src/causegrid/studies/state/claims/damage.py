@@ -3,7 +3,8 @@
 Layers within one percentage point of the best are best too, and likewise the most damaging, on both sides alike;
 a cell answers when the two sets are disjoint (yes) or meet (no).  A cell is not asked when nothing is damaging
 beyond the random subspaces, or when all its layers are best, or all most damaging: then any answer would be the
-profile's flatness.
+profile's flatness.  Layers are blocks that read the state: erasing the embedding output takes the input away, which
+harms whatever holds the state.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ def best_and_damaging(cell: Cell) -> tuple[set[int], set[int]] | None:
     erased, probes = cell.erased(None), cell.profile()
     if not len(erased) or not len(probes):
         return None
+    erased = erased[(erased["layer"] >= 0) & (erased["reading"] != "not readable")]
     both = set(erased["layer"]) & set(probes["layer"])
     erased, probes = erased[erased["layer"].isin(both)], probes[probes["layer"].isin(both)]
     harms = erased[erased["beyond_control"].astype(bool) & (erased["drop"] > 0)]

@@ -84,7 +84,7 @@ def _distances(cells: Sequence[Cell], pairs: Sequence[tuple[str, str]]) -> str:
         if not values:
             said.append(f"{_words(pair)} unknown")
             continue
-        mean, low, high = seed_mean(values)
+        mean, low, high = seed_mean(values, within=(0, 1))
         interval = "" if low is None else f" [{low:.3f}, {high:.3f}]"
         said.append(f"{_words(pair)} {mean:.3f}{interval} n {len(values)}")
     return ", ".join(said)

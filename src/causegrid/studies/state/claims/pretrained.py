@@ -48,6 +48,7 @@ def pythia_410m(cells: Sequence[Cell]) -> Claim:
 
     def answer(cell: Cell) -> bool | None:
         rows = cell.erased(None)
+        rows = rows[rows["layer"] >= 0] if len(rows) else rows  # blocks, not the embedding output
         inside = rows["layer"].between(first, last) if len(rows) else None
         if inside is None or inside.all() or not inside.any():
             return None

@@ -57,7 +57,7 @@ def last_block_shares(cells: Sequence[Cell], task: str) -> str:
             found.setdefault((c.model, c.length), []).append(value)
     said = []
     for (model, length), values in sorted(found.items()):
-        mean, low, high = seed_mean(values)
+        mean, low, high = seed_mean(values, within=(0, 1))
         interval = "" if low is None else f" [{low:.2f}, {high:.2f}]"
         said.append(f"{model} {mean:.2f}{interval} n {len(values)} at {length}")
     return ", ".join(said) or "none"
