@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pandas as pd
 import pytest
+from evidence_tables import frame, jitter, judge, null, row
 
 from causegrid.evidence import matched_random, pvalue
 from causegrid.evidence.readings import NullTable, measured
@@ -73,3 +74,14 @@ def test_overlapping_draws_count_for_p_alone():
     assert reading.specificity == pytest.approx(1.0 / 0.05)
     unnamed = NullTable(null.drop(columns="null_for"), "mean").reading(group, frozenset(), Thresholds())
     assert unnamed.p is not None and unnamed.p.n == 2
+
+
+@pytest.mark.parametrize(("own", "verdict"), [(True, "null"), (False, "not testable (draws)")])
+def test_a_null_stopped_early_is_judged_by_the_draws_that_exist(own, verdict):
+    """Three heads of nine: 83 draws may hold the group's own heads (2 / 84 = .024), 20 hold none (2 / 21 = .095)."""
+    group = ["L0H0", "L0H1", "L0H2"]
+    draws = matched_random(group, n_heads=9, n=20, own=own)
+    effects = np.concatenate([np.full(10, -0.1), np.full(10, 0.1)])  # ten on either side: it stops here
+    table = pd.DataFrame(null("a", group, effects)).assign(heads=list(draws))
+    found = judge(frame(row("a", group, jitter(0.0))), table, heads_per_layer=9)
+    assert found.loc["a", "verdict"] == verdict

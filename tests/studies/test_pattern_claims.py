@@ -194,3 +194,28 @@ def test_published_cells_stand_beside_ours_under_zero_ablation():
     assert "previous-token -25.0 pp" in entry["measured"]
     other = next(c for c in pattern_claims([ours]) if c["id"] == "greater-than-pythia-1b")
     assert "skipped: induction, previous-token (OLMoE circuit JSON" in other["why"]
+
+
+def test_heads_left_to_an_earlier_screen_are_named_beside_the_published_group():
+    ours = cell("ioi", "EleutherAI/pythia-1b", "gpt_neox", "task")
+    groups = pd.DataFrame(
+        {"group": ["induction", "local", "previous-token"],
+         "note": ["L4H2 counts in name-mover; L5H0 counts in local", "L9H9 counts in induction", ""]}
+    )  # fmt: skip
+    tables = ours["tables"]
+    ours["tables"] = lambda name: groups if name == "groups" else tables(name)
+    entry = next(c for c in pattern_claims([ours]) if c["id"] == "ioi-pythia-1b")
+    assert "induction without L4H2 (counts in name-mover), L5H0 (counts in local)" in entry["why"]
+    assert "L9H9" not in entry["why"]  # no published group of that name
+    assert "count once here" not in next(
+        c["why"] for c in pattern_claims([cell("ioi", "EleutherAI/pythia-1b", "gpt_neox", "task")])
+        if c["id"] == "ioi-pythia-1b"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("id", ["P1", "P2", "P2-top1", "P2-dense"])
+def test_claims_beside_published_cells_name_those_left_out(id):
+    cells = [cell("ioi", m, "gpt_neox", "task") for m in ("a", "b")] + [cell("ioi", "c", "olmoe", "task")]
+    for given in (cells, []):
+        found = next(c for c in pattern_claims(given) if c["id"] == id)
+        assert skipped() in f"{found['published']} {found['why']}"

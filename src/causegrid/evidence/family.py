@@ -73,9 +73,11 @@ def _overlap(heads: set[Head], taken: Mapping[str, set[Head]]) -> str:
     return f"contains {names}" if all(other <= heads for other in met.values()) else f"overlaps {names}"
 
 
-def possible_draws(heads: tuple[Head, ...], heads_per_layer: int) -> int:
-    """How many distinct matched draws exist when only the group itself is left out."""
+def possible_draws(heads: tuple[Head, ...], heads_per_layer: int, *, own: bool) -> int:
+    """How many distinct matched draws exist when only the group itself is left out; `own`: they may hold its heads."""
     counts = Counter(layer for layer, _ in heads).values()
+    if own:
+        return math.prod(math.comb(heads_per_layer, k) for k in counts) - 1
     return math.prod(math.comb(heads_per_layer - k, k) for k in counts)
 
 

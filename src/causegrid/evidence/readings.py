@@ -64,6 +64,7 @@ class Reading:
     matched: float  # the effect on the draws' prompts
     n_prompts: int  # how many prompts those are
     foreign: bool  # some draw holds a head of a competing group
+    own: bool  # some draw holds a head of the group itself
     thresholds: Thresholds
 
     @property
@@ -321,6 +322,7 @@ class NullTable:
             matched=matched,
             n_prompts=n_prompts,
             foreign=foreign,
+            own=not bool(clear.all()),
             thresholds=thresholds,
         )
 

@@ -128,17 +128,19 @@ def _draws(reading: Reading, evidence: Evidence, family: int) -> str:
     m_tests = family if evidence.members[m.group].competes else 1
     level = Fraction(str(evidence.thresholds.level))
     least = min(Fraction(1), m_tests * reading.p.exact_min)
-    if least <= level or (reading.p.settled and _more_would_do(m, evidence, m_tests, level)):
+    if least <= level or (reading.p.settled and _more_would_do(reading, evidence, m_tests, level)):
         return ""
     text = f"{reading.p.n} distinct draws cannot give a corrected p below {float(least):.2g}"
     return f"{text}; {rank_text(reading)}" if len(m.heads) == 1 else text
 
 
-def _more_would_do(m: Measured, evidence: Evidence, m_tests: int, level: Fraction) -> bool:
+def _more_would_do(reading: Reading, evidence: Evidence, m_tests: int, level: Fraction) -> bool:
     """Whether all the draws that exist could have reached the level: then a short null was stopped early."""
+    heads = reading.measured.heads
     if evidence.heads_per_layer is None:
-        return len(m.heads) > 1
-    return m_tests * Fraction(2, 1 + possible_draws(m.heads, evidence.heads_per_layer)) <= level
+        return len(heads) > 1
+    possible = possible_draws(heads, evidence.heads_per_layer, own=reading.own)
+    return m_tests * Fraction(2, 1 + possible) <= level
 
 
 def _exactly_zero(m: Measured) -> str:

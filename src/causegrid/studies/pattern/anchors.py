@@ -52,10 +52,13 @@ def anchor_claims(cells: Sequence[Mapping[str, Any]]) -> list[Claim]:
         shown = [r for r in rows if not r["skipped"]]
         reason = next((r["skipped"] for r in rows if r["skipped"]), "")
         same = rows[0]["cells"]
+        elsewhere = _elsewhere([c for c in cells if c["id"] in same], {r["group"] for r in shown})
         ours = "theirs: zero ablation in fp16, 500 prompts (successor 118), no BOS"
         why = (
             f"{ours}; heads chosen and measured on the same prompts" if same else f"{model} was not run here"
         )
+        if elsewhere:
+            why += f"; heads picked twice count once here, theirs in both: {elsewhere}"
         found.append(
             Claim(
                 id=f"{task}-{model.split('/')[-1]}",
@@ -90,6 +93,21 @@ def _ours(cells: Sequence[Mapping[str, Any]], g: PublishedGroup) -> list[Mapping
         and str(c["config"]["task"]).removeprefix(HELD_OUT) == g.task
         and c["tables"]("effects") is not None
     ]
+
+
+def _elsewhere(cells: Sequence[Mapping[str, Any]], groups: set[str]) -> str:
+    """`induction without L12H8 (counts in name-mover), ...`: heads our disjoint groups left to an earlier screen."""
+    found: dict[str, None] = {}
+    for cell in cells:
+        table = cell["tables"]("groups")
+        if table is None or "note" not in table:
+            continue
+        for group, note in zip(table["group"], table["note"], strict=True):
+            if group in groups and " counts in " in str(note):
+                parts = (part.partition(" counts in ") for part in str(note).split("; "))
+                left = ", ".join(f"{head} (counts in {owner})" for head, _, owner in parts)
+                found[f"{group} without {left}"] = None
+    return ", ".join(found)
 
 
 def _effect(cell: Mapping[str, Any], group: str, metric: str) -> float | None:

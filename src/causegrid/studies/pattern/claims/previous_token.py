@@ -154,4 +154,4 @@ def _published(metric: str) -> str:
                     unit[rivals[0]] = Fraction(1)
                 mine.append(unit)
         said.append(f"{name} {_said(mine)}")
-    return "; ".join(said)
+    return "; ".join([*said, skipped()])

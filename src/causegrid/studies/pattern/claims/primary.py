@@ -11,7 +11,7 @@ import pandas as pd
 
 from causegrid.evidence.claims import Claim
 from causegrid.studies.pattern.claims.base import claims, ids, majority, once, undecided
-from causegrid.studies.pattern.published import most_harmful
+from causegrid.studies.pattern.published import most_harmful, skipped
 
 STATEMENT = "For the same task the primary group differs between models"
 
@@ -47,4 +47,4 @@ def _figure() -> str:
     for (task, model), (group, _) in most_harmful("top1", against="").items():
         tasks.setdefault(task, []).append(f"{model} {group}")
     shown = "; ".join(f"{task}: {', '.join(found)}" for task, found in tasks.items())
-    return f"most harmful valid group by top-1: {shown}"
+    return f"most harmful valid group by top-1: {shown}; {skipped()}"
