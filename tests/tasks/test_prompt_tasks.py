@@ -177,7 +177,8 @@ def test_too_few_words_is_an_error_that_says_which_and_what_to_do(name, kept, op
         task(name).prompts(tokenizer, 10)
     message = str(caught.value)
     assert (
-        "name Paul: unknown" in message
+        "the first 3: name " in message
+        and ": unknown to the tokenizer" in message
         and f"{option}=[...]" in message
         and f"leaves {len(kept)} (" in message
     )
@@ -241,6 +242,15 @@ def test_bad_requests():
         task("ioi").prompts(bpe, 0)
     with pytest.raises(InputError, match="no tokenizer"):
         task("ioi").prompts(None, 5)
+
+
+@pytest.mark.parametrize("name", ["ioi", "variable-binding", "greater-than", "held-out-successor"])
+def test_many_lost_words_are_counted_and_the_first_named(name):
+    with pytest.raises(InputError) as caught:
+        task(name).prompts(word_level(["and"]), 5)
+    said = str(caught.value)
+    assert len(said) < 500 and said.count(": unknown to the tokenizer") == 3
+    assert re.search(r"lost: .*\d+, the first 3: \w+", said)
 
 
 @pytest.mark.parametrize("name", TASKS)

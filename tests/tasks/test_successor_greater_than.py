@@ -160,8 +160,11 @@ def test_items_of_several_tokens_cost_their_runs_and_are_listed():
 
 
 def test_no_runs_and_unknown_kinds_are_refused():
-    with pytest.raises(InputError, match="leaves none"):
+    with pytest.raises(InputError, match="leaves none") as caught:
         task("successor").prompts(word_level(["Monday", "one"]), 10)
+    said = str(caught.value)
+    assert "6 of 7 days, 12 of 12 months, 15 of 15 ordinals, 99 of 99 digits, 19 of 20 words" in said
+    assert "151, the first 3: item of days Tuesday: unknown" in said and len(said) < 500
     with pytest.raises(InputError, match="days"):
         task("successor", kinds=["day"])
     with pytest.raises(InputError, match="empty"):

@@ -29,7 +29,7 @@ from causegrid.errors import InputError, unknown
 from causegrid.tasks.base import PromptSet, PromptTask, tasks
 from causegrid.tasks.drafting import check_count
 from causegrid.tasks.splits import stream
-from causegrid.tasks.tokens import Draft, Encoder, Span, prompt_set
+from causegrid.tasks.tokens import Draft, Encoder, Span, in_short, prompt_set
 
 KEYS = ("prompt", "answer", "foil", "positions", "corrupted", "variant")
 UNUSABLE = ("error", "drop")
@@ -198,7 +198,7 @@ class FilePrompts(PromptTask):
         info = {"file": source.file, "sha256": source.sha256, "repeated": list(source.repeated)}
         every = prompt_set(self.name, Encoder(tokenizer, bos), source.drafts, refuse=refuse, info=info)
         if not len(every):
-            raise InputError(f"no prompt of {source.file} fits this tokenizer: {'; '.join(dropped)}")
+            raise InputError(f"no prompt of {source.file} fits this tokenizer: {in_short(dropped)}")
         lines = np.array(source.lines)[usable]
         pick = np.arange(len(every))
         if n < len(every):

@@ -20,7 +20,7 @@ from causegrid.errors import InputError, unknown
 from causegrid.tasks.base import PromptSet, PromptTask, tasks
 from causegrid.tasks.drafting import assemble, check_count, interleave
 from causegrid.tasks.splits import stream
-from causegrid.tasks.tokens import Draft, Encoder, single_words
+from causegrid.tasks.tokens import Draft, Encoder, in_short, single_words
 
 KINDS: dict[str, tuple[str, ...]] = {
     "days": ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"),
@@ -56,24 +56,26 @@ class Successor(PromptTask):
         """Up to `n` distinct prompts, a function of (tokenizer, seed); the variant is the kind.
 
         All runs there are when fewer than `n` exist (118 or so).  Raises InputError when no kind keeps two
-        runs, naming the items that are not single tokens.
+        runs, counting the items that are not single tokens by kind.
         """
         check_count(self.name, n)
         encoder = Encoder(tokenizer, bos)
         rng = stream(seed, 103)
         drafts: list[list[Draft]] = []
         dropped: list[str] = []
+        counts: list[str] = []  # of lost items, by kind
         for kind in self.kinds:
             kept, lost = single_words(encoder, KINDS[kind], f"item of {kind}")
             first, not_first = single_words(encoder, kept, f"first item of {kind}", at_start=True)
             dropped += [*lost, *not_first]
+            counts.append(f"{len(lost) + len(not_first)} of {len(KINDS[kind])} {kind}")
             found = runs(kind, set(kept), set(first))
             order = rng.permutation(len(found))
             drafts.append([_draft(kind, found[i], _twin(found, found[i], rng)) for i in order])
         if sum(map(len, drafts)) < 2:
             raise InputError(
                 f"task {self.name!r} needs runs of six items that are single tokens, this tokenizer leaves none; "
-                f"lost: {'; '.join(dropped)}; take a model whose tokenizer has them"
+                f"lost: {', '.join(counts)}: {in_short(dropped)}; take a model whose tokenizer has them"
             )
         return assemble(self.name, encoder, interleave(drafts)[:n], dropped)
 

@@ -25,6 +25,7 @@ from causegrid.errors import InputError, unknown
 from causegrid.tasks.base import Ints, PromptSet
 
 BOS_POLICIES = ("none", "model")
+SHOWN = 3  # of things left out, in a message
 _CARRIER = "and"  # a word in front, so that words are seen as they are inside a sentence
 Span = tuple[int, int]
 
@@ -180,12 +181,19 @@ def single_words(
     return kept, lost
 
 
+def in_short(lost: Sequence[str]) -> str:
+    """Things left out in a few words: all of them when few, else how many and the first three."""
+    if len(lost) <= SHOWN:
+        return "; ".join(lost) or "none"
+    return f"{len(lost)}, the first {SHOWN}: {'; '.join(lost[:SHOWN])}"
+
+
 def require_words(task: str, option: str, kept: Sequence[str], lost: Sequence[str], least: int) -> None:
-    """Raise InputError when fewer than `least` words are left, naming the lost ones and the mend."""
+    """Raise InputError when fewer than `least` words are left, naming the first lost ones and the mend."""
     if len(kept) < least:
         raise InputError(
             f"task {task!r} needs at least {least} {option} that are single tokens, this tokenizer leaves "
-            f"{len(kept)}{' (' + ', '.join(kept) + ')' if kept else ''}; lost: {'; '.join(lost) or 'none'}; "
+            f"{len(kept)}{' (' + ', '.join(kept) + ')' if kept else ''}; lost: {in_short(lost)}; "
             f"give your own words as {option}=[...] or take a model whose tokenizer has them"
         )
 
