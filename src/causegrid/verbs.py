@@ -6,7 +6,7 @@ number now.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,12 @@ from causegrid.signatures import patterns
 from causegrid.signatures.attention import attention
 from causegrid.signatures.profile import probe_profile
 from causegrid.signatures.screens.base import screens
-from causegrid.studies.names import require_family
+from causegrid.studies.names import require_family, require_language_model
 from causegrid.studies.pattern.conditions import GROUP, Ablated, kinds_of, with_roles
 from causegrid.studies.pattern.head_groups import HeadGroup, default_names, disjoint, pattern_scores
 from causegrid.studies.pattern.matched_null import matched_null, no_draws
 from causegrid.studies.pattern.prompt_sets import PromptParts, prompt_parts, subset
+from causegrid.studies.pattern.refusals import require_attention
 from causegrid.studies.pattern.ruled import verdicts
 from causegrid.studies.pattern_selectivity import Null
 from causegrid.tasks import PromptSet, PromptTask, StateTask, task
@@ -128,7 +129,7 @@ def screen(
     _rules(rules)
     screens.get(name)
     chosen = prompt_task(task_name)
-    loaded = model(model_name)
+    loaded = _language_model(model_name)
     prompts = patterns.prompts_of(loaded, chosen, n=n, seed=seed, bos=bos)
     half = prompts.halves()[0] if rules == "strict" and len(prompts) > 1 else prompts
     table = patterns.screen(
@@ -158,8 +159,8 @@ def ablate(
     """Ablate one group -> {"n", "baseline", "ablated", "effect", "low", "high", ...} by metric, and the table."""
     chosen_mode = _mode(mode)
     chosen = prompt_task(task_name)
-    loaded = model(model_name)
-    parts = _parts(loaded, chosen, n=n, bos=bos, seed=seed, rules="strict", modes=[chosen_mode])
+    loaded = _language_model(model_name)
+    parts = prompt_parts(loaded, chosen, n=n, bos=bos, seed=seed, rules="strict", modes=[chosen_mode])
     ablator = Ablator(loaded, parts.measured, reference=parts.reference, seed=seed)
     table = ablator.table({"heads": heads}, chosen_mode)
     by_metric = {str(r["metric"]): r for r in table.to_dict("records")}
@@ -209,9 +210,9 @@ def verdict(
     chosen_mode = _mode(mode or MODE_OF[rules])
     modes: list[Mode] = [chosen_mode, *(m for m in ("mean", "zero") if m != chosen_mode)]
     chosen = prompt_task(task_name)
-    loaded = model(model_name)
+    loaded = _language_model(model_name)
     listed = _given(groups, loaded, force) if groups is not None else None
-    parts = _parts(loaded, chosen, n=n, bos=bos, seed=seed, rules=rules, modes=modes)
+    parts = prompt_parts(loaded, chosen, n=n, bos=bos, seed=seed, rules=rules, modes=modes)
     ablator = Ablator(loaded, parts.measured, reference=parts.reference, seed=seed)
     if listed is None:
         listed = _picked(loaded, chosen, parts, rules=rules, seed=seed)
@@ -282,22 +283,13 @@ def prompt_task(name: str) -> PromptTask:
     return made
 
 
-def _parts(
-    loaded: Model, chosen: PromptTask, *, n: int, bos: str, seed: int, rules: str, modes: Sequence[Mode]
-) -> PromptParts:
-    """The prompts that choose, measure and stand for the mean.  Raises InputError when one of them is missing."""
-    parts = prompt_parts(loaded, chosen, n=n, seed=seed, bos=bos, rules=rules, modes=modes)
-    if not len(parts.measured):
-        raise InputError(
-            f"task {chosen.name!r} leaves no second half: {len(parts.chosen)} usable prompts, and no template "
-            "variant occurs twice (two of a variant are needed, one a half)"
-        )
-    if parts.reference is None:
-        raise InputError(
-            f"task {chosen.name!r} leaves no reference for mean ablation: {len(parts.measured)} usable prompt, "
-            "and at least 2 are needed"
-        )
-    return parts
+def _language_model(name: str) -> Model:
+    """A model with attention heads by name.  Raises InputError, with what can be run instead, for any other."""
+    if not Path(name).expanduser().is_file():  # loading says what to give instead
+        require_language_model(name)
+    loaded = model(name)
+    require_attention(loaded)
+    return loaded
 
 
 def _picked(

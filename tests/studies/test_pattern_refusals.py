@@ -155,3 +155,79 @@ def test_a_union_is_checked_before_anything_runs(small_lm, tmp_path, unions, par
     with pytest.raises(InputError, match=part):
         run(study, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_every_measure_of_heads_names_what_can_be_run_instead(mamba, tmp_path):
+    """One sentence, whichever door is knocked at."""
+    from causegrid import ablate_heads, screen, task, verbs
+    from causegrid.signatures.generic import generic_classes
+    from causegrid.signatures.spectrum import spectrum
+
+    made, name, options = model(str(mamba)), str(mamba), {"n": 16, "bos": "none", "seed": 0}
+    doors = [
+        lambda: screen(made, task("ioi"), "name-mover"),
+        lambda: screen(made, task("ioi"), "induction"),
+        lambda: generic_classes(made, n=16),
+        lambda: spectrum(made, task("ioi").prompts(made.tokenizer, 8)),
+        lambda: ablate_heads(made, task("ioi"), {"g": ["L0H0"]}),
+        lambda: verbs.screen("ioi", name, "name-mover", rules="strict", **options),
+        lambda: verbs.ablate("ioi", name, "L0H0", mode="zero", **options),
+        lambda: verbs.verdict("ioi", name, groups=None, n_null=9, mode=None, rules="strict", **options),
+    ]
+    said = {refused(*filled(tmp_path, grid=grid("ioi", mamba)))}
+    for door in doors:
+        with pytest.raises(InputError) as caught:
+            door()
+        said.add(str(caught.value))
+    (only,) = said
+    assert "no attention heads" in only and "instead: `study: state-encoding`" in only
+    assert f"causegrid check {mamba}" in only
+
+
+@pytest.mark.parametrize("name", ["mamba", "lstm", "mamba:conv=false"])
+def test_prompt_verbs_ask_for_a_language_model_where_a_family_is_named(name):
+    from causegrid import verbs
+
+    options = {"n": 16, "bos": "none", "seed": 0}
+    for verb in (
+        lambda: verbs.screen("ioi", name, "name-mover", rules="strict", **options),
+        lambda: verbs.ablate("ioi", name, "L0H0", mode="zero", **options),
+        lambda: verbs.verdict("ioi", name, groups=None, n_null=9, mode=None, rules="strict", **options),
+    ):
+        with pytest.raises(InputError, match=r"prompts need a language model.*smollm2-135m"):
+            verb()
+
+
+@pytest.mark.parametrize(("n", "rules"), [(1, "strict"), (3, "strict"), (1, "paper")])
+def test_prompts_without_a_second_half_are_explained_alike(small_lm, tmp_path, n, rules):
+    """Each line of a variant of its own, or one line: there is nothing to measure on, or nothing for the mean."""
+    from causegrid import verbs
+
+    file = tmp_path / "variants.jsonl"
+    line = '{{"prompt": "{0} lives in", "answer": "London", "foil": "Paris", "variant": "{0}"}}'
+    file.write_text("\n".join(line.format(name) for name in ("Mary", "John", "Anna")[:n]))
+    task = f"prompts:{file}"
+    by_study = refused(*filled(tmp_path, grid=grid(task, small_lm), rules=rules, modes=["zero", "mean"]))
+    with pytest.raises(InputError) as caught:
+        verbs.verdict(
+            task, str(small_lm), groups=None, n_null=9, mode=None, rules=rules, n=16, bos="none", seed=0
+        )
+    assert str(caught.value) == by_study
+    if rules == "strict":
+        many = "s" * (n > 1)
+        assert f"no second half: {n} usable prompt{many}, and no template variant occurs twice" in by_study
+    else:
+        assert "no reference for mean ablation: 1 usable prompt, and at least 2" in by_study
+
+
+def test_a_revision_in_a_name_is_told_where_to_go(tmp_path):
+    study = tmp_path / "study.yaml"
+    named = "EleutherAI/pythia-160m@step1000"
+    study.write_text(yaml.safe_dump({**CONFIG, "grid": grid("ioi", named)}))
+    for door in (lambda: run(study, tmp_path / "out"), lambda: model(named)):
+        with pytest.raises(InputError) as caught:
+            door()
+        said = str(caught.value)
+        assert "revision='step1000'" in said and "checkpoints: [{revision: step1000" in said
+        assert "'EleutherAI/pythia-160m'" in said and "alphanumeric" not in said
+    assert not (tmp_path / "out").exists()

@@ -15,6 +15,7 @@ from typing import Any
 
 from causegrid.errors import InputError, unknown
 from causegrid.headnames import head, head_name
+from causegrid.models.heads import require_attention
 from causegrid.models.record import Model
 
 
@@ -33,7 +34,7 @@ def check_heads(model: Model, heads: str | Iterable[str | tuple[int, int]], wher
     Raises InputError: no attention, no heads, a head written wrongly or out of range (naming the model's
     head and layer counts), a head given twice.
     """
-    require_heads(model)
+    require_attention(model)
     at = f"{where}: " if where else ""
     parts = [p for p in heads.split(",") if p.strip()] if isinstance(heads, str) else list(heads)
     if not parts:
@@ -54,16 +55,6 @@ def check_heads(model: Model, heads: str | Iterable[str | tuple[int, int]], wher
             raise InputError(f"{at}head {name} is given twice")
         names.append(name)
     return names
-
-
-def require_heads(model: Model) -> None:
-    """Raises InputError naming what can be done instead when the model has no attention heads."""
-    if model.n_heads < 1:
-        raise InputError(
-            f"{model.name!r} ({model.family}) has no attention heads to ablate; what can be done instead: "
-            "erase subspaces of its block outputs"
-            + (", remove its convolution" if model.family.startswith("mamba") else "")
-        )
 
 
 def read_groups(given: str | Path | Mapping[str, Any], model: Model, force: bool = False) -> dict[str, Group]:

@@ -22,11 +22,12 @@ from causegrid.errors import InputError, unknown
 from causegrid.evidence.effects import bootstrap_mean, effect_interval
 from causegrid.headnames import head, head_name
 from causegrid.interventions.condition import Condition
-from causegrid.interventions.groups import Group, check_heads, require_heads
+from causegrid.interventions.groups import Group, check_heads
 from causegrid.interventions.metrics import METRICS
 from causegrid.interventions.reference import MODES, Mode, Replacements
 from causegrid.interventions.sweep import Planner
 from causegrid.interventions.text import window_losses, windows
+from causegrid.models.heads import require_attention
 from causegrid.models.record import Model
 from causegrid.sites.address import Site
 from causegrid.sites.edit import Edit
@@ -62,7 +63,7 @@ class Ablator:
         batch: int = 64,
         stack: int | None = None,
     ) -> None:
-        require_heads(model)
+        require_attention(model)
         prompts, held_out = _prompts(model, task_or_prompts, n, seed, bos, reference)
         if planner is None:
             planner = Planner(model, prompts, batch=batch, stack=stack)

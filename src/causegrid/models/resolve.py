@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from causegrid.errors import InputError, unknown
+from causegrid.models.hub import refuse_revision
 from causegrid.models.pretrained import as_device, as_dtype, load_pretrained, quiet, wrap
 from causegrid.models.readout import put_head
 from causegrid.models.record import Model, models
@@ -55,6 +56,7 @@ def model(
         made = _registered(base, task=task, seed=seed, dtype=dtype, device=device, options=options)
         made.name = joined(base, named)
         return made
+    refuse_revision(text)
     folder = Path(text).expanduser()
     if folder.is_file():
         raise InputError(f"model {text!r} is a file: give the folder that holds it")

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from causegrid.errors import InputError
+from causegrid.models.heads import require_attention
 from causegrid.models.record import Model
 from causegrid.signatures.batches import Ints, Prompts, equal_length_batches, token_lists
 from causegrid.tasks.base import PromptSet
@@ -131,8 +132,7 @@ def attention(model: Model, prompts: Prompts, *, batch_size: int = 32) -> Attent
     `prompts`: a PromptSet (its named positions come along), a (B, L) array, or a list of token lists.
     Raises InputError when the model has no attention.
     """
-    if model.n_heads == 0:
-        raise InputError(f"model {model.name!r} ({model.family}) has no attention heads to screen")
+    require_attention(model)
     from causegrid.sites.rows import query_rows
 
     lists = token_lists(prompts)

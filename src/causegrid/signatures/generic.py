@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from causegrid.errors import InputError
 from causegrid.models.forward import position_limit
+from causegrid.models.heads import require_attention
 from causegrid.models.record import Model
 from causegrid.signatures.attention import Floats
 from causegrid.signatures.batches import Ints
@@ -161,8 +162,7 @@ def generic_classes(
     Raises InputError for a model without attention or an unknown rule set.
     """
     check_rules(rules)
-    if model.n_heads == 0:
-        raise InputError(f"model {model.name!r} ({model.family}) has no attention heads to screen")
+    require_attention(model)
     from causegrid.sites.rows import query_rows
 
     limit = longest_input(model)

@@ -21,6 +21,7 @@ from causegrid.errors import InputError, unknown
 from causegrid.evidence.thresholds import PATTERN_ROUNDING
 from causegrid.headnames import head_name
 from causegrid.headnames import heads as parse_heads
+from causegrid.models.heads import require_attention
 from causegrid.models.record import Model
 from causegrid.signatures.attention import Attention, Floats, attention
 from causegrid.signatures.batches import Prompts
@@ -149,6 +150,7 @@ def screen(
     Raises InputError for an unknown screen, named positions the task lacks, a model without attention.
     """
     check_rules(rules)
+    require_attention(model)
     found: Screen = registry.get(name)
     if isinstance(found, GenericScreen):
         table = generic_classes(model, n=n_sequences, length=sequence_length, seed=seed, rules=rules)

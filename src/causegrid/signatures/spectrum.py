@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from causegrid.errors import InputError, unknown
+from causegrid.models.heads import require_attention
 from causegrid.models.record import Model
 from causegrid.signatures.batches import Prompts, equal_length_batches, token_lists
 
@@ -72,8 +73,7 @@ def head_outputs(model: Model, prompts: Prompts, *, batch_size: int = 32) -> NDA
 
     Raises InputError when the model has no attention heads.
     """
-    if model.n_heads == 0:
-        raise InputError(f"model {model.name!r} ({model.family}) has no attention heads to take outputs of")
+    require_attention(model)
     from causegrid.sites.capture import capture
 
     lists = token_lists(prompts)

@@ -50,10 +50,12 @@ def require_state_model(name: str) -> None:
     """Raises InputError unless `name` is a family as `require_family` takes it, or may be a pretrained model to
     fine-tune: bundled, a folder with a config.json, or an `org/name` id."""
     from causegrid.models import models
+    from causegrid.models.hub import refuse_revision
 
     if is_family(name):
         require_family(name)
         return
+    refuse_revision(name)
     folder = Path(name).expanduser()
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise InputError(f"folder {name!r} holds no pretrained model to fine-tune: it has no config.json")
@@ -78,11 +80,16 @@ def require_screens(names: Sequence[str], made: Task) -> None:
 def require_language_model(name: str) -> None:
     """Raises InputError when `name` can only be a mistake: no bundled model, no folder, no `org/name` id."""
     from causegrid.models import models
+    from causegrid.models.hub import refuse_revision
 
     families = _families()
     base, options = split(name) if ":" in name and not Path(name).expanduser().is_dir() else (name, {})
     if base in families:
-        raise InputError(f"model {name!r} is a family trained on state tasks: prompts need a language model")
+        known = [n for n in models.names() if n not in families]
+        raise InputError(
+            f"model {name!r} is a family trained on state tasks: prompts need a language model "
+            f"({', '.join(known)}, {ELSE})"
+        )
     if base in models:
         made = models.get(base)
         if hasattr(made, "require"):  # kept on this machine by a command of ours
@@ -90,6 +97,7 @@ def require_language_model(name: str) -> None:
         elif options:
             raise unknown(f"option of model {base!r}", next(iter(options)), ())
         return
+    refuse_revision(name)
     if Path(name).expanduser().is_dir() or name.count("/") == 1:
         return
     known = [n for n in models.names() if n not in families]
@@ -101,10 +109,11 @@ def fine_tuning_size(
     model_name: str, task_name: str, batch: int, length: int, method: str, rank: int, readout: str
 ) -> str:
     """Parameters and memory of a fine-tune, from the config alone; says so when no config is at hand."""
-    from causegrid.models.finetuning import needed_bytes, outline
+    from causegrid.models.finetuning import needed_bytes
+    from causegrid.models.hub import outlined
     from causegrid.models.memory import gigabytes
 
-    shapes = outline(model_name)
+    shapes = outlined(model_name)
     if shapes is None:
         return "size known once the model is loaded"
     made = task(task_name)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from causegrid.errors import InputError
 from causegrid.interventions.metrics import METRICS
 from causegrid.models.record import Model
 from causegrid.signatures.patterns import prompts_of
@@ -46,9 +47,18 @@ class PromptParts:
 def prompt_parts(
     model: Model, task: Task, *, n: int, seed: int, bos: str, rules: str, modes: Sequence[str]
 ) -> PromptParts:
-    """The cell's prompts.  Raises InputError as the task does, naming the words this tokenizer lacks."""
+    """The cell's prompts.
+
+    Raises InputError as the task does, naming the words this tokenizer lacks, and when a part is left empty: no
+    variant has two prompts, one a half; or no prompt is left beside for a mean.
+    """
     if rules == "strict":
         chosen, measured = prompts_of(model, task, n=n, seed=seed, bos=bos).halves()
+        if not len(measured):
+            raise InputError(
+                f"task {task.name!r} leaves no second half: {_counted(len(chosen))}, and no template variant occurs "
+                "twice (two of a variant are needed, one a half)"
+            )
         return PromptParts(chosen=chosen, measured=measured, reference=chosen, same=False)
     extra = min(n, REFERENCE) if set(modes) - {"zero"} else 0
     drawn = prompts_of(model, task, n=n + extra, seed=seed, bos=bos)
@@ -56,7 +66,16 @@ def prompt_parts(
     kept = np.setdiff1d(np.arange(len(drawn)), beside)
     measured = drawn.subset(kept)
     reference = drawn.subset(beside) if len(beside) else None
+    if extra and reference is None:
+        raise InputError(
+            f"task {task.name!r} leaves no reference for mean ablation: {_counted(len(measured))}, and at least 2 "
+            "are needed"
+        )
     return PromptParts(chosen=measured, measured=measured, reference=reference, same=True)
+
+
+def _counted(n: int) -> str:
+    return f"{n} usable prompt{'s' * (n != 1)}"
 
 
 def spread(variants: Sequence[str], k: int) -> list[int]:
