@@ -222,7 +222,7 @@ def verdict(
     effects = pd.concat([ablator.table(heads, m) for m in modes], ignore_index=True)
     effects = with_roles(effects, alone, kinds)
     own = effects[effects["mode"] == chosen_mode]
-    floor = task_floor(own, mode=chosen_mode) if rules == "strict" else ""
+    floor = task_floor(own, mode=chosen_mode)
     pick = subset(len(parts.measured), NULL.n_prompts, seed)
     if floor:  # no group can be judged, so no draw is worth its forward passes
         null, notes = no_draws(heads, floor)

@@ -208,6 +208,14 @@ def load_pretrained(
     return made
 
 
+def config_of(where: str, *, revision: str | None = None) -> Any:
+    """The config alone of a local folder or a Hugging Face id.  Raises InputError as `load_pretrained` does."""
+    with quiet():
+        return _config(
+            where, {"trust_remote_code": False} | ({} if revision is None else {"revision": revision})
+        )
+
+
 def _config(where: str, extra: dict[str, Any]) -> Any:
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig

@@ -24,6 +24,7 @@ from causegrid.studies.pattern.checkpoints import Checkpoint
 Frozen = ConfigDict(extra="forbid", frozen=True)
 Mode = Literal["mean", "zero", "resample"]
 DType = Literal["float32", "bfloat16", "float16"]
+OWN = ("n_prompts", "singles", "generic", "dtype")  # what a block may state in place of the study
 # The first decides: mean under strict, zero as published (MEASURES 3.1).
 MODES: Mapping[str, tuple[Mode, ...]] = {"strict": ("mean", "zero"), "paper": ("zero", "mean")}
 
@@ -51,11 +52,15 @@ class Generic(BaseModel):
 class PatternBlock(Block):
     """A block of the grid; `groups` names the screens whose heads compete (default: all that fit), `unions` those
     that are also ablated together (default: the published pairs; all groups together always are), `checkpoints`
-    the training checkpoints of the block's model, `dtype` its number type in place of the study's."""
+    the training checkpoints of the block's model; `n_prompts`, `singles`, `generic` and `dtype` take the place of the
+    study's."""
 
     groups: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     unions: tuple[tuple[str, ...], ...] | None = None
     checkpoints: tuple[Checkpoint, ...] = ()
+    n_prompts: Annotated[int, Field(ge=16)] | None = None
+    singles: Literal["groups", "all"] | None = None
+    generic: Generic | None = None
     dtype: DType | None = None
 
 
@@ -81,7 +86,7 @@ class PatternCell(CellConfig):
     """One task on one model."""
 
     study: Literal["pattern-selectivity"]
-    groups: tuple[str, ...] | None
+    groups: tuple[str, ...]
     unions: tuple[tuple[str, ...], ...]
     n_prompts: int
     bos: str
@@ -101,7 +106,7 @@ class PatternSelectivity(Study):
     """The protocol of study P."""
 
     name = "pattern-selectivity"
-    version = 3
+    version = 4
     note = "screens, head-group ablation, matched-random null, verdicts (arXiv 2606.05378)"
     config_type = PatternSelectivityConfig
     cell_type = PatternCell
@@ -110,7 +115,7 @@ class PatternSelectivity(Study):
         from causegrid.studies.names import digests, require_language_model, require_screens, require_task
         from causegrid.studies.pattern.checkpoints import check_checkpoints, folder_digests
         from causegrid.studies.pattern.conditions import PUBLISHED_UNIONS, check_unions
-        from causegrid.studies.pattern.head_groups import default_names
+        from causegrid.studies.pattern.head_groups import default_names, screen_digests
 
         modes = tuple(dict.fromkeys(config.modes or MODES[config.rules]))
         if config.rules == "strict" and "zero" not in modes:
@@ -121,21 +126,24 @@ class PatternSelectivity(Study):
             require_language_model(model)
             require_screens(block.groups or (), made)
             unions = PUBLISHED_UNIONS if block.unions is None else block.unions
+            groups = tuple(block.groups or default_names(list(getattr(made, "targets", ()))))
             if block.unions is not None:
-                check_unions(unions, block.groups or default_names(list(getattr(made, "targets", ()))))
+                check_unions(unions, groups)
             check_checkpoints(model, block.checkpoints)
-            shared = config.model_dump(exclude={"study", "grid", "seeds", "modes", "dtype"})
+            shared = config.model_dump(exclude={"study", "grid", "seeds", "modes"})
+            shared |= {name: own for name in OWN if (own := getattr(block, name)) is not None}
             cells += [
                 PatternCell(
                     study="pattern-selectivity",
                     task=task,
                     model=model,
                     seed=seed,
-                    groups=block.groups,
+                    groups=groups,
                     unions=unions,
                     modes=modes,
-                    digests=digests(task, model) | folder_digests(task, block.checkpoints),
-                    dtype=block.dtype or config.dtype,
+                    digests=digests(task, model)
+                    | folder_digests(task, block.checkpoints)
+                    | screen_digests(groups),
                     checkpoints=block.checkpoints,
                     **shared,
                 )

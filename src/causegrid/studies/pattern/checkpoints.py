@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from causegrid.errors import InputError
 
 if TYPE_CHECKING:
+    from causegrid.models.record import Model
     from causegrid.studies.base import CellContext
     from causegrid.studies.pattern.stages import PatternStages
 
@@ -61,6 +62,21 @@ def check_checkpoints(model: str, checkpoints: Sequence[Checkpoint]) -> None:
             raise InputError(
                 f"model {model!r} is no Hugging Face id, so it has no revision {one.revision!r}: "
                 "name checkpoints by folder"
+            )
+
+
+def require_checkpoints(model: Model, name: str, checkpoints: Sequence[Checkpoint]) -> None:
+    """Raises InputError for a checkpoint that does not exist, or is no checkpoint of this model, by its config alone:
+    before anything is computed, for it is measured last."""
+    from causegrid.models.pretrained import config_of
+
+    for one in checkpoints:
+        config = config_of(one.folder or name, revision=one.revision)
+        found = (config.num_hidden_layers, getattr(config, "num_attention_heads", None))
+        if found != (model.n_layers, model.n_heads):
+            raise InputError(
+                f"checkpoint {one.name!r} has {found[0]} layers of {found[1]} heads, {name!r} has {model.n_layers} "
+                f"of {model.n_heads}"
             )
 
 

@@ -6,13 +6,17 @@ screen listed first and leaves the later ones, and the table says so (*ours*).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from causegrid.errors import InputError
 from causegrid.models.record import Model
 from causegrid.signatures.attention import Attention, attention
 from causegrid.signatures.generic import generic_screens, longest_input, repeated_pairs, usable_ids
@@ -36,6 +40,34 @@ class HeadGroup:
 def default_names(positions: Sequence[str]) -> list[str]:
     """The screens whose heads compete when a study names none: those of the task, then the generic ones."""
     return [*fitting(positions), *GENERIC_DEFAULT]
+
+
+def screen_digests(groups: Sequence[str]) -> dict[str, str]:
+    """Digests of the source of screens that are not causegrid's own: those of `groups`, and every generic one (the
+    background of the generic classes leaves out the positions of all).  An edited screen makes another cell."""
+    found = {}
+    for name in screens.names():
+        screen = screens.get(name)
+        function = screen.score if isinstance(screen, TaskScreen) else screen.places
+        module = inspect.getmodule(function)
+        own = module is not None and module.__name__.partition(".")[0] == "causegrid"
+        if not own and (name in groups or not isinstance(screen, TaskScreen)):
+            found[f"screen {name}"] = hashlib.sha256(_source(function).encode()).hexdigest()[:16]
+    return found
+
+
+def _source(function: Callable[..., Any]) -> str:
+    """Its whole file where there is one, as helpers count too; else what was typed (a notebook keeps it)."""
+    try:
+        return Path(inspect.getsourcefile(function) or "").read_text(encoding="utf-8")
+    except (OSError, TypeError):
+        try:
+            return inspect.getsource(function)
+        except (OSError, TypeError):
+            raise InputError(
+                f"screen function {getattr(function, '__name__', function)!r} has no source to tell its cells "
+                "apart by: put it in a file"
+            ) from None
 
 
 def disjoint(table: pd.DataFrame, names: Sequence[str]) -> list[HeadGroup]:

@@ -94,7 +94,7 @@ def _without_draws(table: pd.DataFrame, why: Mapping[str, str]) -> pd.DataFrame:
 
 
 def _not_testable(strict: pd.DataFrame, floor: str) -> pd.DataFrame:
-    """The published rules have no floor, but without draws they cannot be asked either."""
+    """The published rules state no floor; a model that cannot do the task has nothing a head could be the cause of."""
     verdicts = dict.fromkeys(("verdict", "combined"), "not testable")
     return strict.assign(**verdicts, differs=False, reason=f"no random draws were made: {floor}")
 

@@ -26,9 +26,9 @@ from causegrid.signatures.screens.base import GenericScreen, screens
 from causegrid.signatures.spectrum import spectrum
 from causegrid.studies.base import CellContext
 from causegrid.studies.pattern import bos
-from causegrid.studies.pattern.checkpoints import save_checkpoints
+from causegrid.studies.pattern.checkpoints import require_checkpoints, save_checkpoints
 from causegrid.studies.pattern.conditions import GROUP, KEEP, conditions, kinds_of, with_roles
-from causegrid.studies.pattern.head_groups import default_names, disjoint, pattern_scores
+from causegrid.studies.pattern.head_groups import disjoint, pattern_scores
 from causegrid.studies.pattern.matched_null import matched_null, no_draws
 from causegrid.studies.pattern.prompt_sets import MEASURED, PromptParts, prompt_parts, prompt_rows, subset
 from causegrid.studies.pattern.refusals import require_attention, require_groups
@@ -72,6 +72,7 @@ class PatternStages:
 
     def prompts(self, context: CellContext) -> None:
         """Draw the prompts, run the untouched model on the measured ones, and say what was dropped."""
+        require_checkpoints(self.model, self.cell.model, self.cell.checkpoints)
         parts, planner = self.parts, self.ablator.planner
         measured = parts.measured
         noise = dict(zip(METRICS, planner.noise_floor, strict=True))
@@ -99,7 +100,7 @@ class PatternStages:
         """Participation ratio, generic classes and task screens; then the groups that compete."""
         c = self.cell
         chosen = self.parts.chosen
-        names = list(c.groups or default_names(list(chosen.positions)))
+        names = list(c.groups)
         context.progress(0, 4, "signatures")
         context.save_table("spectrum", spectrum(self.model, chosen, n_subsamples=c.n_subsamples, seed=c.seed))
         context.progress(1, 4, "signatures")
@@ -229,8 +230,8 @@ class PatternStages:
             vars(self).pop(name, None)
 
     def _floor(self, effects: pd.DataFrame) -> str:
-        """Why no group of this cell can be judged under its rules (the published ones know no floor); else ""."""
-        return task_floor(effects, mode=self.cell.modes[0]) if self.cell.rules == "strict" else ""
+        """Why no group of this cell can be judged, by either rule set; else ""."""
+        return task_floor(effects, mode=self.cell.modes[0])
 
     def _all_heads(self) -> list[str]:
         return [f"L{x}H{h}" for x in range(self.model.n_layers) for h in range(self.model.n_heads)]
