@@ -20,6 +20,7 @@ from causegrid.models.finetuning import adaptable, fine_tunable, merged, needed_
 from causegrid.models.readout import StateReadout, vocabulary_ids
 from causegrid.models.training import train
 from causegrid.tasks import task
+from peaks import peak_of
 
 FAMILIES = ("mamba", "gpt_neox", "llama_gqa")
 SMALL = {"batch": 8, "length": 8, "seed": 1}
@@ -302,17 +303,6 @@ def test_the_estimate_is_within_a_factor_of_two_of_the_peak(calm, family, method
     peak = peak_of(lambda: steps(fine_tunable(folder, parity, readout=readout, **size), "parity", n=2,
                                  batch=16, length=24, eval_lengths=[8]))  # fmt: skip
     assert 0.5 < estimate / peak < 2, (estimate, peak)
-
-
-def peak_of(work) -> int:
-    """Largest number of bytes torch held at once, of what it allocated while `work()` ran."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        work()
-    changes = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = np.cumsum([e.nbytes() for e in sorted(changes, key=lambda e: e.start_ns())])
-    return int(held.max())
 
 
 def test_a_hub_model_larger_than_memory_is_refused_on_its_config_alone(calm, monkeypatch):

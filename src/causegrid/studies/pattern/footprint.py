@@ -1,12 +1,14 @@
 """What a pattern-selectivity cell will take, told before anything starts: memory, and forward passes of one prompt.
 
-From the cell's config and the model's own config alone: no weights are loaded, nothing is downloaded.  Where the
-model's config is not at hand its size is not known, and the sentence says so.
+From the cell's config and the model's own config alone: no weights are loaded.  The config of a Hugging Face id that
+is not in the cache is fetched where the hub answers; where it is not at hand the size is not known, and the sentence
+says so.
 
 Memory is the sum of the weights in the cell's number type; the residuals the planner keeps (those of the clean
 pass and those of conditions that wait where they part, each up to its cap); the logits of one forward with the
-two copies its metrics make; and the activations of the largest forward.  Passes are an upper bound: early stopping,
-prefix reuse and equal conditions make most runs much cheaper, and a pass may start high in the model.
+two copies its metrics make, or those of ordinary text at every position, whichever are more; and the activations of the
+largest forward with the attention rows taken from it.  Measured peaks of tiny cells are a half to all of it.  Passes
+are counted in `passes.py`.
 """
 
 from __future__ import annotations
@@ -18,21 +20,20 @@ from typing import TYPE_CHECKING, Any
 
 from causegrid.errors import InputError
 from causegrid.interventions.sweep import CHUNK, FORKS, FULL_BATCH, KEPT_RESIDUALS
+from causegrid.interventions.text import WINDOW
 from causegrid.models.memory import gigabytes
 from causegrid.models.pretrained import as_dtype
 from causegrid.signatures.generic import TOKENS_PER_BATCH
 from causegrid.spec import split
-from causegrid.studies.pattern.head_groups import default_names
-from causegrid.studies.pattern.routing import N_DRAWS
+from causegrid.studies.pattern.passes import BATCH, TOKENS, n_conditions, n_draws, passes, sizes
 from causegrid.studies.placement import device
-from causegrid.tasks import task
 
 if TYPE_CHECKING:
     from causegrid.studies.pattern_selectivity import PatternCell
 
-TOKENS = 20  # of a prompt, about
-BATCH = 64  # prompts of one forward
 WIDTHS = 8  # a block's activations in one forward, in widths of the model
+WINDOWS = 8  # of ordinary text in one forward, about
+ROW_BYTES = 12  # of attention to one position: float32, and float64 where it is summed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,26 +71,32 @@ class Footprint:
 def footprint(cell: PatternCell) -> Footprint:
     """What one cell takes."""
     shapes = outlined(cell.model)
-    passes, open_ended = _passes(cell, shapes)
+    counts, open_ended = passes(cell, None if shapes is None else shapes.config)
     if shapes is None:
-        return Footprint(passes=passes, open_ended=open_ended)
+        return Footprint(passes=counts, open_ended=open_ended)
     size = as_dtype(cell.dtype).itemsize
     n_params = sum(p.numel() for p in shapes.parameters())
     width, layers = int(shapes.config.hidden_size), int(shapes.config.num_hidden_layers)
     vocabulary = int(shapes.get_output_embeddings().weight.shape[0])
-    measured = _measured(cell)
+    heads = layers * int(getattr(shapes.config, "num_attention_heads", 0) or 0)
+    measured = sizes(cell).measured
     kept = min(KEPT_RESIDUALS, measured * TOKENS * width * size * (layers - 1))
-    forks = min(FORKS, CHUNK * BATCH * TOKENS * width * size)
+    waiting = max(
+        n_conditions(cell) * min(BATCH, measured),
+        min(CHUNK, n_draws(cell)) * min(BATCH, measured, cell.matched_null.n_prompts),
+    )
+    forks = min(FORKS, waiting * TOKENS * width * size)
     full = FULL_BATCH["cpu" if device() == "cpu" else "cuda"]
-    rows = max(BATCH, full // TOKENS)
-    tokens = max(rows * TOKENS, TOKENS_PER_BATCH)
+    rows = max(min(BATCH, measured), full // TOKENS)
+    synthetic = min(TOKENS_PER_BATCH, cell.generic.n * cell.generic.length)
+    tokens = max(rows * TOKENS, synthetic)
     return Footprint(
-        passes=passes,
+        passes=counts,
         n_params=n_params,
         weights=n_params * size,
         residuals=kept + forks,
-        logits=3 * rows * vocabulary * 4,
-        activations=WIDTHS * tokens * width * size,
+        logits=3 * max(rows, WINDOWS * WINDOW) * vocabulary * 4,
+        activations=WIDTHS * tokens * width * size + ROW_BYTES * synthetic * heads,
         open_ended=open_ended,
     )
 
@@ -97,65 +104,18 @@ def footprint(cell: PatternCell) -> Footprint:
 @functools.cache
 def outlined(name: str) -> Any | None:
     """The module of a model's name on the meta device; None where no config is at hand."""
-    from causegrid.models import models
-    from causegrid.models.finetuning import outline
+    from causegrid.models import hub, models
     from causegrid.models.zoo import Kept
 
     base, options = split(name)
     factory = models.get(base) if base in models else None
     try:
-        return outline(str(factory.folder(**options)) if isinstance(factory, Kept) else name)
+        return hub.outlined(str(factory.folder(**options)) if isinstance(factory, Kept) else name)
     except (
         InputError,
         AttributeError,
     ):  # its package is not installed, or it is made by code and has no file
         return None
-
-
-def _measured(cell: PatternCell) -> int:
-    """Prompts effects are measured on: half of them under strict, all under paper."""
-    return cell.n_prompts // 2 if cell.rules == "strict" else cell.n_prompts
-
-
-def _passes(cell: PatternCell, shapes: Any | None) -> tuple[dict[str, int], str]:
-    """(what for -> passes, what stands behind their sum where a part is not known)."""
-    measured, small = _measured(cell), min(cell.matched_null.n_prompts, _measured(cell))
-    made = task(cell.task)
-    m = len(cell.groups or default_names(list(getattr(made, "targets", ()))))
-    conditions = (
-        4 * m + len(cell.unions) + 1
-    )  # alone, its layers, kept only, picked again; unions and all of them
-    draws = m * max(cell.matched_null.n, cell.matched_null.per_group * m - 1)
-    found = {
-        "synthetic": cell.generic.n,
-        "clean": measured,
-        "groups": conditions * len(cell.modes) * measured,
-    }
-    unknown = ""
-    heads = experts = 0
-    if shapes is not None:
-        config = shapes.config
-        layers = int(config.num_hidden_layers)
-        heads = layers * int(getattr(config, "num_attention_heads", 0) or 0)
-        experts = layers * min(cell.experts, n_experts(config))
-    if cell.singles == "groups":
-        found["single heads"] = 5 * m * measured
-    elif heads:
-        found["single heads"] = heads * measured
-    else:
-        unknown = f" and {measured:,} for each head"
-    found["null draws"] = draws * small
-    if experts:
-        found["routing"] = measured + m * (1 + N_DRAWS) * len(cell.modes) * small
-        found["experts"] = experts * small
-    if cell.checkpoints:
-        found["checkpoints"] = len(cell.checkpoints) * (cell.n_prompts - measured or measured)
-    return found, unknown
-
-
-def n_experts(config: Any) -> int:
-    """Experts of a layer that a config states, 0 for a dense model."""
-    return int(getattr(config, "num_experts", 0) or getattr(config, "num_local_experts", 0) or 0)
 
 
 def _count(n: int) -> str:
