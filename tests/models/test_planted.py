@@ -20,6 +20,12 @@ EVERY = (
 )
 
 
+BACKED = (
+    Plant(role="primary", share=0.4, placement="early"),
+    Plant(role="backup", share=0.2, size=2, placement="late"),
+)
+
+
 def by_hand(
     made: Planted, tokens: np.ndarray, removed: set[tuple[int, int]] = frozenset()
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -59,11 +65,16 @@ def margins(logits: np.ndarray, prompts: PlantedPrompts) -> np.ndarray:
 
 @pytest.mark.parametrize(
     "shape",
-    [{"n_layers": 2, "n_heads": 8}, {"n_layers": 3, "n_heads": 8, "n_kv_heads": 2}],
-    ids=["full", "grouped"],
+    [
+        {"n_layers": 2, "n_heads": 8},
+        {"n_layers": 3, "n_heads": 8, "n_kv_heads": 2},
+        {"n_layers": 2, "n_heads": 8, "head_dim": 12},
+    ],
+    ids=["full", "grouped", "wide"],
 )
-def test_module_equals_loops(shape):
-    made = plant(EVERY, seed=3, tail="heavy", **shape)
+@pytest.mark.parametrize("plants", [EVERY, (*BACKED, *EVERY[3:])], ids=["every", "backed"])
+def test_module_equals_loops(shape, plants):
+    made = plant(plants, seed=3, tail="heavy", **shape)
     prompts = planted_prompts(4, seed=1)
     expected, _ = by_hand(made, prompts.tokens)
     got = made.model(prompts.tokens)[:, -1].double().numpy()
@@ -84,12 +95,14 @@ def test_rows_are_the_attention():
     assert query_rows(made.model, prompts.tokens).numpy() == pytest.approx(rows, abs=1e-5)
 
 
-def test_every_role_does_what_it_says():
+@pytest.mark.parametrize("head_dim", [8, 16])
+def test_every_role_does_what_it_says(head_dim):
     """Over several models: each group's part of the margin is its share, and its attention is on its target."""
     shares: dict[str, list[float]] = {}
     held: dict[str, list[float]] = {}
     for seed in range(4):
-        made = plant(EVERY, n_layers=2, n_heads=8, noise=0.01, seed=seed)
+        made = plant(EVERY, n_layers=2, n_heads=8, head_dim=head_dim, noise=0.01, seed=seed)
+        assert (made.model.head_dim, made.model.d_model) == (head_dim, 24)
         prompts = planted_prompts(8, seed=[seed, 9])
         clean, rows = by_hand(made, prompts.tokens)
         for name, heads in made.groups.items():
@@ -107,6 +120,83 @@ def test_every_role_does_what_it_says():
     assert shares["correlate"] == [0.0] * 4
     assert abs(mean["null"]) < 0.03
     assert min(held[n][i] for n in held if n != "null" for i in range(4)) > 0.5 > max(held["null"])
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"n_layers": 2, "n_heads": 8},
+        {"n_layers": 4, "n_heads": 6, "n_kv_heads": 2},
+        {"n_layers": 2, "n_heads": 8, "head_dim": 16},
+    ],
+    ids=["full", "grouped", "wide"],
+)
+def test_a_backup_takes_over_when_its_primary_is_gone(shape):
+    """Alone it costs nothing, its primary costs what it cannot make up for, both cost the whole share; and one head
+    of the primary alone costs far less than its part."""
+    costs: dict[str, list[float]] = {}
+    for seed in range(4):
+        made = plant(BACKED, noise=0.01, seed=seed, **shape)
+        prompts = planted_prompts(8, seed=[seed, 9])
+        primary, backup = ({head(h) for h in made.groups[g]} for g in ("primary", "backup"))
+        assert max(layer for layer, _ in primary) < min(layer for layer, _ in backup)
+        clean, seen = by_hand(made, prompts.tokens)
+        assert margins(clean, prompts).mean() == pytest.approx(MARGIN, rel=0.25)
+        removed = {"backup": backup, "primary": primary, "both": primary | backup}
+        removed |= {f"one-{i}": {one} for i, one in enumerate(sorted(primary))}
+        for name, heads in removed.items():
+            without, rows = by_hand(made, prompts.tokens, heads)
+            cost = (margins(clean, prompts) - margins(without, prompts)).mean() / MARGIN
+            costs.setdefault(name.split("-")[0], []).append(float(cost))
+            if name == "primary":
+                awake = rows
+        row = np.arange(8)
+        for layer, h in backup:
+            target = prompts.positions["target"]
+            assert seen[layer, row, h, 0].mean() > 0.8 > 0.2 > seen[layer, row, h, target].mean()
+            assert awake[layer, row, h, target].min() > 0.95
+    mean = {name: float(np.mean(v)) for name, v in costs.items()}
+    assert max(map(abs, costs["backup"])) < 0.03
+    assert mean["primary"] == pytest.approx(0.4 - 0.2, rel=0.25)
+    assert mean["both"] == pytest.approx(0.4, rel=0.2)
+    assert min(np.array(costs["both"]) - np.array(costs["primary"])) > 0.12  # what the backup made up for
+    assert abs(mean["one"]) < 0.5 * 0.4 / 3
+
+
+def test_roles_that_share_keys_with_a_backup_keep_theirs():
+    """All heads share one set of keys and values: those of a backup know names alone, and that is enough."""
+    plants = (*BACKED, *(Plant(role=p.role, share=p.share, size=2, placement="late") for p in EVERY[2:5]))
+    costs: dict[str, list[float]] = {}
+    for seed in range(4):
+        made = plant(plants, n_layers=2, n_heads=12, n_kv_heads=1, noise=0.01, seed=seed)
+        prompts = planted_prompts(8, seed=[seed, 9])
+        clean, _ = by_hand(made, prompts.tokens)
+        for name, heads in made.groups.items():
+            without, _ = by_hand(made, prompts.tokens, {head(h) for h in heads})
+            change = (margins(clean, prompts) - margins(without, prompts)).mean() / MARGIN
+            costs.setdefault(name, []).append(float(change))
+    assert np.mean(costs["interferer"]) == pytest.approx(-0.12, rel=0.4)
+    assert np.mean(costs["bos-interferer"]) == pytest.approx(-0.15, rel=0.3)
+    assert costs["correlate"] == [0.0] * 4
+    assert max(map(abs, costs["backup"])) < 0.03
+
+
+def test_wide_heads_without_a_role_are_as_loud_as_narrow_ones():
+    loud = {}
+    for head_dim in (8, 32):
+        parts = []
+        for seed in range(3):
+            made = plant(
+                [Plant(role="null")], n_layers=1, n_heads=8, head_dim=head_dim, noise=0.05, seed=seed
+            )
+            prompts = planted_prompts(24, seed=[seed, 9])
+            clean, _ = by_hand(made, prompts.tokens)
+            for h in range(8):
+                without, _ = by_hand(made, prompts.tokens, {(0, h)})
+                parts.append((margins(clean, prompts) - margins(without, prompts)).std() / MARGIN)
+        loud[head_dim] = float(np.mean(parts))
+    assert loud[8] == pytest.approx(0.05, rel=0.4)
+    assert loud[32] == pytest.approx(loud[8], rel=0.25)
 
 
 def test_a_bos_interferer_says_the_same_of_every_prompt():
@@ -155,6 +245,12 @@ def test_bad_input():
         plant([Plant(role="null")], n_heads=7, n_kv_heads=2)
     with pytest.raises(InputError, match=r"role 'primry'.*'primary'"):
         plant([Plant(role="primry")])  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"width 6 .*at least 8"):
+        plant([Plant(role="null")], head_dim=6)
+    with pytest.raises(InputError, match="no primary to back up"):
+        plant(BACKED[::-1])
+    with pytest.raises(InputError, match="no layer is left for a backup after L0"):
+        plant(BACKED, n_layers=1)
     with pytest.raises(InputError, match="too few"):
         plant([Plant(role="null", size=9, placement="one")], n_heads=4)
 
