@@ -6,16 +6,24 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from pydantic import ValidationError
 
 from causegrid import calibrate
 from causegrid.errors import InputError
+from causegrid.models import planted
 from causegrid.report.markdown import filled as filled_page
 from causegrid.report.markdown import write_page
 from causegrid.studies.calibrating.exchange import null_trials
 from causegrid.studies.calibrating.intervals import interval_trials
 from causegrid.studies.calibrating.replicate import replicate
 from causegrid.studies.calibrating.summary import summaries
-from causegrid.studies.calibration import Calibration, CalibrationConfig, PlantedFamily, PlantedGroup
+from causegrid.studies.calibration import (
+    HEAD_DIM,
+    Calibration,
+    CalibrationConfig,
+    PlantedFamily,
+    PlantedGroup,
+)
 
 ROOT = Path(__file__).parents[2]
 CIRCUIT = PlantedFamily(
@@ -27,6 +35,16 @@ CIRCUIT = PlantedFamily(
     ),
     layers=2,
     heads=14,
+    noise=0.02,
+)
+BACKED = PlantedFamily(
+    name="circuit, backed up",
+    groups=(
+        PlantedGroup(role="primary", share=0.4, placement="early"),
+        PlantedGroup(role="backup", share=0.2, placement="late"),
+    ),
+    layers=4,
+    heads=12,
     noise=0.02,
 )
 NOTHING = PlantedFamily(
@@ -72,6 +90,35 @@ def test_bad_families_are_refused():
         cells(families=[CIRCUIT.model_copy(update={"kv_heads": 5}).model_dump()])
 
 
+def test_a_backup_needs_a_primary_before_it_and_layers_after_it():
+    primary, backup = BACKED.groups
+    for groups, why in (
+        ((backup,), "no primary listed before it"),
+        ((backup, primary), "no primary listed before it"),
+        ((primary.model_copy(update={"placement": "spread"}), backup), "placement: early"),
+        ((primary, backup.model_copy(update={"placement": "one"})), "placement: late"),
+    ):
+        with pytest.raises(InputError, match=f"'circuit, backed up'.*{why}"):
+            cells(families=[BACKED.model_copy(update={"groups": groups}).model_dump()])
+    with pytest.raises(InputError, match="at least 2 layers"):
+        cells(families=[BACKED.model_copy(update={"layers": 1}).model_dump()])
+    assert len(cells(families=[BACKED.model_dump()])) == 50
+
+
+def test_a_width_that_was_always_there_is_in_no_cells_id():
+    """Cells from before heads had a width keep their ids; another width is another cell, and is read back."""
+    assert HEAD_DIM == planted.HEAD_DIM
+    assert "head_dim" not in CIRCUIT.model_dump(mode="json")
+    wide = CIRCUIT.model_copy(update={"head_dim": 16})
+    assert wide.model_dump(mode="json") == CIRCUIT.model_dump(mode="json") | {"head_dim": 16}
+    (cell, *_) = cells(families=[wide.model_dump()])
+    assert cell.family.head_dim == 16 and "width 16" in Calibration().cost(cell)
+    found = replicate(wide, 16, [0, 1]), replicate(CIRCUIT, 16, [0, 1])
+    assert not found[0]["effect"].equals(found[1]["effect"])
+    with pytest.raises(ValidationError, match="greater than or equal to 8"):
+        PlantedFamily(name="narrow", groups=CIRCUIT.groups, head_dim=4)
+
+
 @pytest.fixture(scope="module")
 def circuit() -> pd.DataFrame:
     return replicate(CIRCUIT, 16, [0, 1])
@@ -86,6 +133,65 @@ def test_a_plain_circuit_is_read_as_planted(circuit):
     # 0.3 of a margin of 4 logits, all of it under zero ablation
     assert one.loc[("paper", "primary"), "effect"] == pytest.approx(-1.2, rel=0.3)
     assert one.loc[("paper", "primary"), "n_null"] == 10
+
+
+@pytest.fixture(scope="module")
+def backed() -> pd.DataFrame:
+    return replicate(BACKED, 32, [0, 4])
+
+
+def test_a_backup_hides_behind_its_primary(backed):
+    """Alone it is `null`, its primary costs what is not made up for, and only the two together show the share."""
+    one = backed[backed["metric"] == "logit_diff"].set_index(["rules", "role"])
+    assert set(backed["role"]) == {"backed primary", "backup", "primary and backup"}
+    assert one.loc[("strict", "backup"), "combined"] == one.loc[("paper", "backup"), "combined"] == "null"
+    assert one.loc[("strict", "backed primary"), "combined"] == "primary"
+    share = -one["effect"] / one["baseline"]
+    assert share["paper", "backed primary"] == pytest.approx(0.2, rel=0.3)
+    assert share["paper", "primary and backup"] == pytest.approx(0.4, rel=0.3)
+    assert share["strict", "backed primary"] < 0.5 * share["strict", "primary and backup"]
+    assert abs(share["paper", "backup"]) < 0.03
+    assert "redundant" in one.loc[("paper", "primary and backup"), "marks"]
+    assert "redundant" in one.loc[("paper", "backed primary"), "marks"]
+    assert "redundant" not in one.loc[("paper", "backup"), "marks"] + one.loc[("strict", "backup"), "marks"]
+    # the union is neither ranked nor corrected for: 2 groups compete
+    assert one.loc[("strict", "primary and backup"), "combined"] not in ("primary", "co-primary", "secondary")
+    assert set(one.loc["strict", "n_null"].fillna(0)) <= {0, *range(10, 160)}
+    assert one.loc[("strict", "backed primary"), "p_holm"] == pytest.approx(2 / 160 * 2, rel=1e-3)
+
+
+def test_the_union_has_marks_and_no_row_of_confusion(circuit, backed):
+    def cell(family, table):
+        return {
+            "id": family.name,
+            "config": {"family": {"name": family.name}, "n_prompts": 32},
+            "facts": {},
+            "tables": {"verdicts": table.assign(replicate=0)}.get,
+        }
+
+    before = summaries([cell(CIRCUIT, circuit)])
+    assert list(before["marks"].columns) == [
+        "families",
+        "role",
+        "groups",
+        "`constant writer`",
+        "and its zero interval excludes 0",
+    ]
+    found = summaries([cell(CIRCUIT, circuit), cell(BACKED, backed)])
+    for rules in ("strict", "paper"):
+        rows = found[f"confusion {rules}"].set_index("planted")
+        assert set(rows.index) == {"primary", "correlate", "bos-interferer", "backed primary", "backup"}
+        assert rows.loc["backup", "null"] == "100"
+    marks = found["marks"].set_index("role")
+    for mode, rules in (("mean", "strict"), ("zero", "paper")):
+        of = marks[f"`redundant`, {mode} ablation"].str.split(" %").str[0].astype(float)
+        said = backed[(backed["rules"] == rules) & (backed["metric"] == "logit_diff")].set_index("role")[
+            "marks"
+        ]
+        assert (of[list(said.index)] == 100 * said.str.contains("redundant")).all()
+        assert of["primary"] == of["correlate"] == of["bos-interferer"] == of["backup"] == 0
+    assert (of[["primary and backup", "backed primary"]] == 100).all()
+    assert before["marks"].equals(found["marks"][list(before["marks"].columns)].iloc[:3])
 
 
 def test_a_replicate_is_a_function_of_its_seed(circuit):

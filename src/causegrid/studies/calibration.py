@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from causegrid.errors import InputError
 from causegrid.studies.base import CellConfig, Stage, Study, StudyConfig, studies
@@ -21,16 +21,18 @@ from causegrid.studies.examples import example
 
 Frozen = ConfigDict(extra="forbid", frozen=True)
 Positive = Annotated[int, Field(ge=1)]
+HEAD_DIM = 8  # the least width that carries what a planted head attends to
 NULLS_PER_CELL = 300  # they run no model
 Counts = Annotated[tuple[Annotated[int, Field(ge=8)], ...], Field(min_length=1)]
 
 
 class PlantedGroup(BaseModel):
-    """One group: its role, its share of the margin, how many heads, in which layers."""
+    """One group: its role, its share of the margin, how many heads, in which layers.  A `backup` is listed after the
+    primary it stands by for, and placed in later layers."""
 
     model_config = Frozen
 
-    role: Literal["primary", "secondary", "correlate", "interferer", "bos-interferer", "null"]
+    role: Literal["primary", "secondary", "backup", "correlate", "interferer", "bos-interferer", "null"]
     share: Annotated[float, Field(ge=0, le=1)] = 0.0
     size: Positive = 3
     placement: Literal["early", "late", "spread", "one"] = "spread"
@@ -48,11 +50,20 @@ class PlantedFamily(BaseModel):
     layers: Positive = 4
     heads: Positive = 12
     kv_heads: Positive | None = None
+    head_dim: Annotated[int, Field(ge=HEAD_DIM)] = HEAD_DIM
     noise: Annotated[float, Field(ge=0)] = 0.05
     tail: Literal["normal", "heavy"] = "normal"
     stop: bool = True
     prompts: Counts = (32,)
     replicates: Positive = 100
+
+    @model_serializer(mode="wrap")
+    def _without_width(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Heads of the usual width go unsaid, so a cell keeps the id it had before there were others."""
+        made: dict[str, Any] = handler(self)
+        if made.get("head_dim") == HEAD_DIM:
+            del made["head_dim"]
+        return made
 
 
 class CalibrationConfig(StudyConfig):
@@ -125,7 +136,8 @@ class Calibration(Study):
     def cost(self, cell: CalibrationCell) -> str:
         f = cell.family
         of = f.question if f.question != "verdicts" else f"{len(f.groups)} groups and their nulls"
-        return f"{cell.replicates} models of {f.layers} x {f.heads} heads, {of} on {cell.n_prompts} prompts"
+        wide = f" of width {f.head_dim}" if f.head_dim != HEAD_DIM else ""
+        return f"{cell.replicates} models of {f.layers} x {f.heads} heads{wide}, {of} on {cell.n_prompts} prompts"
 
     def example(self) -> str:
         return example("calibration.yaml")
@@ -141,4 +153,17 @@ def _check(family: PlantedFamily) -> None:
     if family.kv_heads is not None and family.heads % family.kv_heads:
         raise InputError(
             f"family {family.name!r}: {family.heads} heads cannot share {family.kv_heads} key-value heads"
+        )
+    placed = [g.role for g in family.groups]
+    if "backup" not in placed:
+        return
+    if "primary" not in placed[: placed.index("backup")]:
+        raise InputError(f"family {family.name!r} has a backup and no primary listed before it")
+    primary = [g for g in family.groups if g.role == "primary"]
+    backups = [g for g in family.groups if g.role == "backup"]
+    early, late = {g.placement for g in primary}, {g.placement for g in backups}
+    if family.layers < 2 or early != {"early"} or late != {"late"}:
+        raise InputError(
+            f"family {family.name!r}: a backup reads what its primary wrote, in later layers: give at least 2 layers, "
+            "the primary `placement: early` and the backup `placement: late`"
         )

@@ -3,11 +3,11 @@
 As in the study, one half of the prompts is the reference of mean ablation and scores the patterns, the other is
 measured; the strict rules see mean ablation and the full null, the published ones zero ablation and the
 published ten draws.  The groups are the planted ones: nothing is screened, so nothing is missed before the test.
+A backup and its primary are measured together as well, as a union, which no rule ranks: for its marks alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from causegrid.interventions.reference import Mode
 from causegrid.models.planted import Plant, Planted, PlantedPrompts, plant, planted_prompts
 from causegrid.signatures.attention import attention
 from causegrid.signatures.patterns import group_pattern_score
+from causegrid.studies.calibrating.summary import BOTH
 from causegrid.studies.pattern.matched_null import matched_null
 from causegrid.studies.pattern.stages import subset
 from causegrid.tasks import PromptSet
@@ -30,6 +31,7 @@ NULL_PROMPTS = 64  # as study P
 PAPER_DRAWS = 10  # as published
 STACK = 12  # conditions a forward: what stays in the processor's cache
 METRICS = ("logit_diff", "top1")
+BACKED = ("primary", "backup")
 MODES: tuple[Mode, ...] = ("mean", "zero")
 
 
@@ -55,6 +57,7 @@ def planted(family: PlantedFamily, seed: list[int]) -> Planted:
         n_layers=family.layers,
         n_heads=family.heads,
         n_kv_heads=family.kv_heads,
+        head_dim=family.head_dim,
         noise=family.noise,
         tail=family.tail,
         seed=seed,
@@ -74,7 +77,8 @@ def replicate(family: PlantedFamily, n_prompts: int, seed: list[int]) -> pd.Data
         fewer = Ablator(made.model, measured.subset(pick), reference=chosen, seed=draw_seed, stack=STACK)
     groups = {name: list(heads) for name, heads in made.groups.items()}
     alone = {h: [h] for heads in groups.values() for h in heads}
-    by_mode: dict[Mode, pd.DataFrame] = {mode: ablator.table(groups, mode) for mode in MODES}
+    union = both(made)
+    by_mode: dict[Mode, pd.DataFrame] = {mode: ablator.table(groups | union, mode) for mode in MODES}
     effects = pd.concat(by_mode.values(), ignore_index=True)
     rows = attention(made.model, chosen)
     patterns = {
@@ -105,13 +109,31 @@ def replicate(family: PlantedFamily, n_prompts: int, seed: list[int]) -> pd.Data
                 singles=ablator.table(alone, mode),
                 patterns=patterns,
                 heads_per_layer=made.model.n_heads,
-                groups_kind=dict.fromkeys(groups, "competing"),
+                groups_kind=dict.fromkeys(groups, "competing") | dict.fromkeys(union, "descriptive"),
             )
 
         found.append(_rows(judged(null), made, rules))
         if strict and not family.stop:  # the same draws, stopped where they would have been
             found.append(_rows(judged(stopped(null, by_mode[mode], pick)), made, "strict, stopped early"))
     return pd.concat(found, ignore_index=True)
+
+
+def both(made: Planted) -> dict[str, list[str]]:
+    """The union of a backup and the primary it stands by for, where there is one; no draws are made for it."""
+    of = {
+        role: [h for g, heads in made.groups.items() if made.plants[g].role == role for h in heads]
+        for role in BACKED
+    }
+    return {BOTH: [h for heads in of.values() for h in heads]} if of["backup"] else {}
+
+
+def roles(made: Planted) -> dict[str, str]:
+    """Group -> its role as the tables have it: a primary with a backup costs less than its share."""
+    found: dict[str, str] = {group: one.role for group, one in made.plants.items()}
+    if "backup" in found.values():
+        found = {g: "backed primary" if role == "primary" else role for g, role in found.items()}
+        found[BOTH] = BOTH
+    return found
 
 
 def stopped(null: pd.DataFrame, effects: pd.DataFrame, prompts: list[int]) -> pd.DataFrame:
@@ -132,11 +154,13 @@ def stopped(null: pd.DataFrame, effects: pd.DataFrame, prompts: list[int]) -> pd
 def _rows(table: pd.DataFrame, made: Planted, rules: str) -> pd.DataFrame:
     """What the calibration keeps of a table of verdicts."""
     table = table[table["metric"].isin(METRICS)]
-    plants: Mapping[str, Plant] = made.plants
+    role = roles(made)
+    share = {g: one.share for g, one in made.plants.items()}
+    share[BOTH] = sum(one.share for one in made.plants.values() if one.role == "primary")
     kept: dict[str, Any] = {
         "group": table["group"],
-        "role": [plants[g].role for g in table["group"]],
-        "share": [plants[g].share for g in table["group"]],
+        "role": [role[g] for g in table["group"]],
+        "share": [share[g] for g in table["group"]],
         "rules": rules,
         "metric": table["metric"],
         "verdict": table["verdict"],

@@ -18,6 +18,7 @@ PRIMARY = ("primary", "co-primary")
 FOUND = (*PRIMARY, "secondary", "interferer", "interferer (joint)")
 PUBLISHED = ("primary", "secondary", "interferer", "correlate", "null")
 LEVEL = 0.05
+BOTH = "primary and backup"  # the union of the two: its name, and its role in the tables
 SHOWN = {"strict": "strict", "paper": "published"}
 
 
@@ -28,7 +29,8 @@ def summaries(cells: Sequence[Mapping[str, Any]]) -> dict[str, pd.DataFrame]:
     if len(nulls):
         found["nulls"] = levels(nulls)
     if len(verdicts):
-        one = verdicts[verdicts["metric"] == "logit_diff"]
+        every = verdicts[verdicts["metric"] == "logit_diff"]
+        one = every[every["role"] != BOTH]  # a union is not ranked
         planted = one.groupby("family")["role"].transform(lambda r: (r != "null").any())
         found["false positives"] = false_positives(one[~planted])
         found["stopping"] = stopping(one[~planted])
@@ -36,7 +38,7 @@ def summaries(cells: Sequence[Mapping[str, Any]]) -> dict[str, pd.DataFrame]:
         circuits = one[one["asks"] == "circuit"]
         for rules in ("strict", "paper"):
             found[f"confusion {rules}"] = roles(circuits[circuits["rules"] == rules])
-        found["marks"] = marks(one)
+        found["marks"] = marks(every)
     if len(intervals):
         found["coverage"] = coverage(intervals)
     return found
@@ -139,17 +141,25 @@ def roles(table: pd.DataFrame) -> pd.DataFrame:
 
 def marks(table: pd.DataFrame) -> pd.DataFrame:
     """How often each role carries the mark `constant writer` under the strict rules, as it stands and with the
-    condition that the interval under zero ablation excludes 0."""
+    condition that the interval under zero ablation excludes 0; where a backup is planted, also `redundant` under
+    either ablation."""
     key = ["family", "prompts", "replicate", "group"]
     zero = table[table["rules"] == "paper"].set_index(key)
     own = table[table["rules"] == "strict"].set_index(key)
     marked = own["marks"].astype(str).str.contains("constant writer")
     sure = ((zero["low"] > 0) | (zero["high"] < 0)).reindex(own.index)
+    index = own.index
     own = own.assign(mark=marked, strict=marked & sure).reset_index()
     found, other = rates(own, ["asks", "role"], "mark"), rates(own, ["asks", "role"], "strict")
     kept = found[["asks", "role"]].assign(groups=found["n"])
     kept["`constant writer`"] = [_percent(r) for r in found.to_dict("records")]
     kept["and its zero interval excludes 0"] = [_percent(r) for r in other.to_dict("records")]
+    if (table["role"] == BOTH).any():
+        joint = zero["marks"].astype(str).str.contains("redundant").reindex(index, fill_value=False)
+        own = own.assign(mean=own["marks"].astype(str).str.contains("redundant"), zero=joint.to_numpy())
+        for mode in ("mean", "zero"):
+            shown = rates(own, ["asks", "role"], mode)
+            kept[f"`redundant`, {mode} ablation"] = [_percent(r) for r in shown.to_dict("records")]
     return kept.rename(columns={"asks": "families"})
 
 
