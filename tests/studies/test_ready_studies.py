@@ -16,6 +16,7 @@ RUNS = {  # folder of results -> its study file
     "state_encoding": "state_encoding",
     "state_encoding_smollm2": "state_encoding_smollm2",
     "calibration": "calibration",
+    "zoo": "zoo",
 }
 
 
