@@ -12,7 +12,7 @@ from causegrid.report.markdown import filled, tables, write_page
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", ["calibration", "state_encoding"])
+@pytest.mark.parametrize("name", ["calibration", "pattern_selectivity", "state_encoding"])
 def test_a_page_in_docs_is_of_the_committed_run(name):
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     assert page.count("<!-- table ") == page.count("<!-- end -->") > 3
