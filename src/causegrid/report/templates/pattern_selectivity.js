@@ -37,10 +37,10 @@ function overview(cells, run) {
     return a;
   };
   const split = (v) => known(v.other) && v.other !== v.combined;
-  const said = (c, v) => el("span", {}, v.group, " ", ruling(v.combined), split(v) ? [" ", dim(`${c.otherRules}: ${v.other}`)] : null, " ", dim(effect(v)));
+  const said = (c, v) => el("span", {}, v.group, " ", ruling(v.combined), " ", dim(effect(v)), split(v) ? [" ", dim(`(${c.otherRules} rules: ${v.other})`)] : null);
   const rivals = (c) => c.main.filter((v) => v.kind === "competing");
   return el("div", {}, heading("All cells", "The verdict on each competing group, with its effect and its interval; where the other rule set says otherwise, its word is beside. Every cell follows below; the model’s name leads there."), table([
-    { name: "Task", value: (c) => c.task }, { name: "Model", class: "whole", value: (c) => link(c) }, { name: "Seed", num: true, value: (c) => c.seed },
+    { name: "Task", class: "whole", value: (c) => c.task }, { name: "Model", class: "whole", value: (c) => link(c) }, { name: "Seed", num: true, value: (c) => c.seed },
     { name: "Untouched model", num: true, value: (c) => measuredMean(c) },
     { name: "Verdicts", value: (c) => el("div", { class: "verdicts" }, rivals(c).map((v) => said(c, v))) },
   ], cells), folded("Every p over all cells", () => overCells(cells, rivals)));
@@ -51,7 +51,7 @@ function overCells(cells, rivals) {
   const rows = cells.flatMap((c) => c.verdicts.filter((v) => v.kind === "competing").map((v) => ({ ...v, cell: c })));
   const note = "Raw p against the random draws; Holm’s correction within the cell, by which the strict verdicts go; Benjamini and Hochberg’s over all cells of this report, per metric: of the groups called at 0.05 by it, one in twenty is expected to be false. The table is across_cells.csv.";
   return el("div", {}, el("p", { class: "note" }, note), choose([{ label: "Metric", options: unique(rows.map((v) => v.metric)).map((m) => [m, METRIC[m].name]) }], ([metric]) => table([
-    { name: "Task", value: (v) => v.cell.task }, { name: "Model", class: "whole", value: (v) => v.cell.model }, { name: "Seed", num: true, value: (v) => v.cell.seed },
+    { name: "Task", class: "whole", value: (v) => v.cell.task }, { name: "Model", class: "whole", value: (v) => v.cell.model }, { name: "Seed", num: true, value: (v) => v.cell.seed },
     { name: "Group", class: "whole", value: (v) => v.group }, { name: METRIC[metric].head, num: true, value: (v) => effect(v, "") },
     { name: "p", num: true, value: (v) => pvalue(v.p) }, { name: "p Holm", num: true, value: (v) => pvalue(v.p_holm) }, { name: "p BH", num: true, value: (v) => pvalue(v.p_bh) },
     { name: "Least p", num: true, value: (v) => pvalue(v.p_min) }, { name: `Verdict by ${METRIC[metric].name}`, value: (v) => ruling(v.verdict) },
