@@ -23,6 +23,7 @@ from torch import nn
 from causegrid.errors import InputError, unknown
 from causegrid.models.bundled import Bundled
 from causegrid.models.forward import call
+from causegrid.models.hub import outlined
 from causegrid.models.memory import is_matrix, n_weights, require_memory, training_bytes
 from causegrid.models.pretrained import as_device, one_line, quiet
 from causegrid.models.readout import StateReadout, put_head, special_ids, vocabulary_ids
@@ -65,7 +66,7 @@ def fine_tunable(
     target = as_device(device)
     size: dict[str, Any] = {"method": method, "rank": rank, "batch": batch, "length": length}
     n_classes = None if readout == "tokens" else int(task.n_classes)
-    shapes = outline(name, fetch=True)
+    shapes = outlined(name)
     if shapes is not None:
         require_memory(name, needed_bytes(shapes, n_classes=n_classes, **size), target)
     made = model(name, device=target)
