@@ -129,7 +129,7 @@ def fresh_size(model_name: str, task_name: str) -> str:
     from causegrid.models import model
 
     made = model(model_name, task=task(task_name))
-    return f"{sum(p.numel() for p in made.module.parameters()):,} parameters"
+    return f"{made.n_params:,} parameters"
 
 
 def digests(task_name: str, model_name: str = "") -> dict[str, str]:

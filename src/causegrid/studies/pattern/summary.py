@@ -61,18 +61,22 @@ def _verdicts(cell: Mapping[str, Any], table: pd.DataFrame) -> list[dict[str, An
                 **_names(cell),
                 "group": group,
                 "heads": len(m["heads"]),
-                "margin effect": f"{m['effect']:+.2f} [{m['low']:+.2f}, {m['high']:+.2f}]",
+                "margin effect": _effect(m),
                 "null": f"{m['null_mean']:+.2f} ± {m['null_sd']:.2f} ({int(m['n_null'])})"
                 if m["n_null"] > 0
                 else "–",
                 "corrected p": "–" if pd.isna(m["p_holm"]) else f"{m['p_holm']:.3f}",
-                "top-1 effect": f"{by[TOP1]['effect']:+.2f}" if TOP1 in by else "–",
+                "top-1 effect": _effect(by[TOP1]) if TOP1 in by else "–",
                 "verdict": m["combined"],
                 "marks": ", ".join(m["marks"]) if len(m["marks"]) else "",
                 "other rules": m["other"] or "–",
             }
         )
     return rows
+
+
+def _effect(row: Mapping[Any, Any]) -> str:
+    return f"{row['effect']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]"
 
 
 def _names(cell: Mapping[str, Any]) -> dict[str, Any]:
