@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -110,6 +112,22 @@ def test_summaries_hold_every_competing_group_under_the_leading_rules(finished):
             assert said["heads"] == len(row["heads"]) and said["other rules"] == row["other"]
             assert (said["null"] == "–") == (not row["n_null"] > 0)
     assert next(told, None) is None
+
+
+def test_summaries_give_the_untouched_model_an_interval_over_the_prompts_measured_on(finished):
+    for cell, said in zip(
+        finished.cells(), summaries(finished.folder)["tasks"].to_dict("records"), strict=True
+    ):
+        prompts = cell.table("prompts").query("half == 'measured on'")
+        mean, low, high = (float(x) for x in re.findall(r"-?\d+\.\d+", said["margin, logits"]))
+        error = prompts["logit_diff"].std(ddof=1) / len(prompts) ** 0.5
+        assert said["prompts"] == len(prompts) and mean == pytest.approx(
+            prompts["logit_diff"].mean(), abs=0.0051
+        )
+        assert (high - low) / 2 == pytest.approx(1.96 * error, rel=0.25, abs=0.01)
+        share, least, most = (float(x) for x in re.findall(r"\d\.\d+", said["top-1"]))
+        assert share == pytest.approx(prompts["top1"].mean(), abs=0.0051) and 0 <= least <= share <= most <= 1
+        assert most > least
 
 
 def test_published_rules_choose_and_measure_on_the_same_prompts(finished):

@@ -11,6 +11,8 @@ from typing import Any
 
 import pandas as pd
 
+from causegrid.evidence.effects import effect_interval, wilson
+
 MARGIN, TOP1 = "logit_diff", "top1"
 
 
@@ -34,14 +36,18 @@ def _leading(cell: Mapping[str, Any]) -> pd.DataFrame | None:
 
 
 def _task(cell: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
-    """What the untouched model does, and the verdicts that came of it."""
-    facts, first = cell["facts"], table.drop_duplicates("metric").set_index("metric")
-    once = table.drop_duplicates("group")
+    """What the untouched model does on the prompts measured on, and the verdicts that came of it."""
+    facts, once = cell["facts"], table.drop_duplicates("group")
+    prompts = cell["tables"]("prompts")
+    measured = prompts[prompts["half"] == "measured on"]
+    margins, right = measured[MARGIN], int(measured[TOP1].sum())
+    low, high = effect_interval(margins, MARGIN)
+    least, most = wilson(right, len(measured))
     return {
         **_names(cell),
-        "prompts": int(first["n"].max()),
-        "margin, logits": f"{first['baseline'].get(MARGIN, float('nan')):.2f}",
-        "top-1": f"{first['baseline'].get(TOP1, float('nan')):.2f}",
+        "prompts": len(measured),
+        "margin, logits": f"{margins.mean():.2f} [{low:.2f}, {high:.2f}]",
+        "top-1": f"{right / len(measured):.2f} [{least:.2f}, {most:.2f}]",
         "heads": int(facts["n_layers"]) * int(facts["n_heads"]),
         "words dropped": int(facts["n_dropped"]),
         "verdicts": ", ".join(f"{n} {v}" for v, n in once["combined"].value_counts(sort=False).items()),
