@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import stdtrit
 
+from causegrid.evidence.claims import seed_mean
 from causegrid.report.rows import Columns, columns, over, packed, plain
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 CURVE = 100
 CURVES = {"step": "last", "length": "last", "loss": "mean", "token_accuracy": "mean"}
-LEVEL = 0.95
 FACTS = ("n_params", "steps", "solved", "learned", "learned_length", "schedule", "positions", "lr")
 WANTED = {
     "behaviour": "length metric accuracy low high n",
@@ -88,10 +87,7 @@ def _curves(cells: Sequence[CellRecord]) -> Columns:
 
 
 def _over_seeds(cells: Sequence[CellRecord]) -> Columns:
-    """Behaviour of each task and model by length and metric: mean over seeds with its t interval, within 0..1.
-
-    As `evidence.claims.seed_mean` has it; a report is written without torch, which that room imports.
-    """
+    """Behaviour of each task and model by length and metric: mean over seeds with its t interval, within 0..1."""
     import pandas as pd
 
     tables = [
@@ -103,10 +99,9 @@ def _over_seeds(cells: Sequence[CellRecord]) -> Columns:
         return {}
     keys = ["task", "model", "length", "metric"]
     got = pd.concat(tables).dropna(subset="accuracy").groupby(keys, sort=False)["accuracy"]
-    mean, n = got.mean(), got.count()
-    half = stdtrit(np.maximum(n - 1, 1), (1 + LEVEL) / 2) * got.std(ddof=1) / np.sqrt(n)  # one seed: NaN
-    whole = pd.DataFrame(
-        {"mean": mean, "low": (mean - half).clip(0), "high": (mean + half).clip(upper=1), "n": n}
+    rows = [(*key, *seed_mean(list(values), within=(0, 1)), len(values)) for key, values in got]
+    whole = pd.DataFrame(rows, columns=[*keys, "mean", "low", "high", "n"]).astype(
+        {"low": float, "high": float}
     )
-    found = columns(whole.round(4).reset_index(), [*keys, *whole])
+    found = columns(whole.round(4), list(whole.columns))
     return {c: packed(values) for c, values in found.items()}
