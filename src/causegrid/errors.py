@@ -41,3 +41,9 @@ def unknown(kind: str, value: object, allowed: Iterable[str], hint: str = "") ->
     if hint:
         message += f" ({hint})"
     return InputError(message)
+
+
+def one_line(error: BaseException, limit: int = 200) -> str:
+    """The message of an error on one line, cut at `limit` characters."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= limit else text[: limit - 4] + " ..."

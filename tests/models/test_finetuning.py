@@ -16,7 +16,8 @@ import tiny
 from causegrid.errors import InputError
 from causegrid.models import fingerprint, load, model, save, untrained
 from causegrid.models import memory as memory_of
-from causegrid.models.finetuning import adaptable, fine_tunable, merged, needed_bytes, outline
+from causegrid.models.finetuning import adaptable, fine_tunable, merged, needed_bytes
+from causegrid.models.outline import outline
 from causegrid.models.readout import StateReadout, vocabulary_ids
 from causegrid.models.training import train
 from causegrid.tasks import task

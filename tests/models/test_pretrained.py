@@ -17,7 +17,8 @@ from transformers.utils import logging as hf_logging
 import tiny
 from causegrid.errors import InputError
 from causegrid.models import model, require_tokenizer
-from causegrid.models.pretrained import as_device, as_dtype, check_causal, quiet, wrap
+from causegrid.models.pretrained import as_device, as_dtype, check_causal, wrap
+from causegrid.models.quiet import quiet
 
 
 def refusal(*args, **kwargs) -> str:

@@ -185,7 +185,7 @@ def test_a_revision_that_is_not_there_is_one_line_that_names_it(trained):
 
 
 def test_the_hubs_answer_about_a_revision_is_passed_on():
-    from causegrid.models.pretrained import unreachable
+    from causegrid.models.hub import unreachable
 
     class RevisionNotFoundError(Exception):
         pass

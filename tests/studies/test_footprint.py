@@ -210,7 +210,7 @@ def test_the_default_groups_and_the_source_of_ones_own_screens_make_the_cell(tmp
 
 
 def test_a_checkpoint_that_cannot_be_is_an_error_before_anything_is_computed(small_lm, tmp_path, monkeypatch):
-    from causegrid.models import pretrained
+    from causegrid.models import config
     from causegrid.runs import run
     from causegrid.runs.store import open_run
 
@@ -229,7 +229,7 @@ def test_a_checkpoint_that_cannot_be_is_an_error_before_anything_is_computed(sma
     def no_such(where, extra):
         raise InputError(f"{where!r} has no revision {extra['revision']!r}")
 
-    monkeypatch.setattr(pretrained, "_config", no_such)
+    monkeypatch.setattr(config, "read_config", no_such)
     from causegrid.studies.pattern.checkpoints import Checkpoint, require_checkpoints
 
     with pytest.raises(InputError, match="'org/name' has no revision 'step7'"):

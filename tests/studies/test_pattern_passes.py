@@ -150,26 +150,23 @@ def test_own_prompts_may_each_have_another_length(tmp_path):
 
 
 def test_configs_of_the_hub_are_fetched_where_it_answers_and_only_asked_once(monkeypatch):
-    from causegrid.models import finetuning, hub
-    from causegrid.studies.pattern.footprint import outlined
+    from causegrid.models import hub, outline
 
     asked, shapes = [], tiny.hf("olmoe")
 
-    def outline(name, *, fetch=False):
+    def answer(name, *, fetch=False):
         asked.append((name, fetch))
         return shapes if fetch else None
 
-    monkeypatch.setattr(finetuning, "outline", outline)
+    monkeypatch.setattr(outline, "outline", answer)
     for answers, size in ((False, "memory not known"), (True, "parameters in about")):
-        for cached in (outlined, hub.outlined):
-            cached.cache_clear()
+        outline.outlined.cache_clear()
         monkeypatch.setattr(hub, "reachable", lambda answers=answers: answers)
         cell = planned("ioi")
         assert size in STUDY.cost(cell) and size in STUDY.cost(cell)
         assert ("experts" in footprint(cell).passes) == answers
     assert asked == [("nobody/nothing", f) for f in (False, False, True)]
-    for cached in (outlined, hub.outlined):
-        cached.cache_clear()
+    outline.outlined.cache_clear()
 
 
 def test_an_unreachable_hub_is_asked_for_a_moment_once(monkeypatch):

@@ -27,8 +27,9 @@ from typing import Any
 
 import torch
 
-from causegrid.errors import InputError
-from causegrid.models.pretrained import load_pretrained, one_line, quiet
+from causegrid.errors import InputError, one_line
+from causegrid.models.pretrained import load_pretrained
+from causegrid.models.quiet import quiet
 from causegrid.models.record import Model, models
 from causegrid.models.saved import digest
 

@@ -14,18 +14,17 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from causegrid.errors import InputError, unknown
-from causegrid.models.bundled import Bundled
+from causegrid.errors import InputError, one_line, unknown
 from causegrid.models.forward import call
-from causegrid.models.hub import outlined
 from causegrid.models.memory import is_matrix, n_weights, require_memory, training_bytes
-from causegrid.models.pretrained import as_device, one_line, quiet
+from causegrid.models.outline import outlined
+from causegrid.models.pretrained import as_device
+from causegrid.models.quiet import quiet
 from causegrid.models.readout import StateReadout, put_head, special_ids, vocabulary_ids
 from causegrid.models.record import Model, models
 from causegrid.models.resolve import model
@@ -90,24 +89,6 @@ def merged(model: Model) -> Model:
     for parameter in module.parameters():
         parameter.requires_grad_(True)
     return replace(model, module=module.eval())
-
-
-def outline(name: str, *, fetch: bool = False) -> Any | None:
-    """The module of a name on the meta device, its shapes without its weights; None when no config is at hand.
-    Nothing is downloaded, or with `fetch` the config alone."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    auto: Any = AutoModelForCausalLM
-    try:
-        with quiet(), torch.random.fork_rng(devices=[]), torch.device("meta"):
-            if name in models:
-                bundled: Bundled = models.get(name)
-                config = bundled.config()
-            else:
-                config = AutoConfig.from_pretrained(Path(name).expanduser(), local_files_only=not fetch)
-            return auto.from_config(config)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # loading says what is wrong
-        return None
 
 
 def needed_bytes(

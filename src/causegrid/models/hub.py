@@ -1,4 +1,5 @@
-"""The hub's part in a name: whether it can be asked for a config now, and why `NAME@REVISION` is no name.
+"""The hub's part in a name: whether it can be asked now, why `NAME@REVISION` is no name, and why an id or a folder
+could not be read.
 
 huggingface_hub tries again for 20 s where nothing answers; a plan asks once, for a moment, and remembers.
 """
@@ -7,9 +8,8 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
 
-from causegrid.errors import InputError
+from causegrid.errors import InputError, nearest, one_line
 
 MOMENT = 2.0  # seconds
 
@@ -28,21 +28,6 @@ def reachable() -> bool:
     return True
 
 
-@functools.cache
-def outlined(name: str) -> Any | None:
-    """The module of a name on the meta device; None where its config is neither here nor on a hub that answers.
-
-    Of a Hugging Face id whose config is not in the cache, the config alone is fetched.
-    """
-    from causegrid.models.finetuning import outline
-
-    shapes = outline(name)
-    is_id = name.count("/") == 1 and not name.startswith((".", "~", "/")) and not Path(name).is_dir()
-    if shapes is None and is_id and reachable():
-        return outline(name, fetch=True)
-    return shapes
-
-
 def refuse_revision(name: str) -> None:
     """Raises InputError for `org/name@revision`, saying where a revision goes."""
     plain, at, revision = name.partition("@")
@@ -51,3 +36,42 @@ def refuse_revision(name: str) -> None:
             f"model {name!r} holds an '@': a revision is no part of a name; give it beside {plain!r}, to cg.model as "
             f"revision={revision!r}, in a study as checkpoints: [{{revision: {revision}, tokens: ...}}]"
         )
+
+
+def unreachable(where: str, error: BaseException, revision: str | None = None) -> InputError:
+    """Why a folder or an id could not be read, from the chain of errors underneath."""
+    kinds: set[str] = set()
+    at: BaseException | None = error
+    while at is not None:
+        kinds |= {kind.__name__ for kind in type(at).__mro__}
+        at = at.__cause__ or at.__context__
+    if Path(where).is_dir():
+        return InputError(f"folder {where!r} cannot be read as a model: {one_line(error)}")
+    if "GatedRepoError" in kinds:
+        why = "it is gated: accept its terms on the hub and log in"
+    elif "RevisionNotFoundError" in kinds:
+        why = "it has no such revision"
+    elif "RepositoryNotFoundError" in kinds:
+        why = "the hub has no such model (or it is private)"
+    elif kinds & {"LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectError", "ConnectionError"}:
+        why = "it is not in the local cache and the hub cannot be reached"
+    else:
+        why = one_line(error)
+    if not kinds & {"GatedRepoError", "RevisionNotFoundError"}:
+        why += _no_folder(where)
+    which = repr(where) if revision is None else f"{where!r} at revision {revision!r}"
+    return InputError(f"cannot load model {which}: {why} (a local folder or an id org/name is allowed)")
+
+
+def _no_folder(where: str) -> str:
+    """For a mistyped path: that its parent has no such folder, and the nearest one it has; else ""."""
+    path = Path(where).expanduser()
+    if path.parent == Path() or not path.parent.is_dir():
+        return ""
+    try:
+        beside = [entry.name for entry in path.parent.iterdir() if entry.is_dir()]
+    except OSError:
+        return ""
+    match = nearest(path.name, beside)
+    hint = "" if match is None else f", did you mean {str(Path(where).parent / match)!r}?"
+    return f"; nor is there a local folder {where!r}{hint}"

@@ -17,17 +17,17 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from causegrid.errors import InputError, nearest, unknown
+from causegrid.errors import InputError, one_line, unknown
+from causegrid.models.config import read_config
 from causegrid.models.forward import check_finite, logits, position_limit
+from causegrid.models.hub import unreachable
+from causegrid.models.quiet import quiet
 from causegrid.models.readout import head_names, put_head
 from causegrid.models.record import Model
 from causegrid.models.spread import BALANCED, device_map, require_room
@@ -48,38 +48,8 @@ TOKENIZER_FILES = (
 )
 HEAD_FILE = "head.safetensors"  # a state task's head; config.json states the shape of the old one
 NO_ATTENTION = ("mamba", "mamba2", "falcon_mamba")
-SIZES = (
-    *("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads"),
-    *("n_layer", "n_embd", "n_head"),
-)
 _BUFFERS = re.compile(r"(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$")
 _PROJECTION = re.compile(r"(attn|attention)\.(o_proj|c_proj|dense|out_proj)$")
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """No progress bars and no warnings from transformers inside; its settings come back afterwards."""
-    from transformers.utils import logging
-
-    log: Any = logging
-
-    level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
-    log.set_verbosity_error()
-    log.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        log.set_verbosity(level)
-        if bars:
-            log.enable_progress_bar()
-
-
-def one_line(error: BaseException, limit: int = 200) -> str:
-    """The message of an error on one line, cut at `limit` characters."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= limit else text[: limit - 4] + " ..."
 
 
 def as_dtype(dtype: str | torch.dtype | None) -> torch.dtype:
@@ -192,7 +162,7 @@ def load_pretrained(
     if revision is not None:
         extra["revision"] = revision
     with quiet():
-        config = _config(where, extra)
+        config = read_config(where, extra)
         if attn_implementation is not None:
             extra["attn_implementation"] = attn_implementation
         placed = device_map(where) if spread else {}
@@ -206,62 +176,6 @@ def load_pretrained(
     check_finite(made)
     check_causal(made)
     return made
-
-
-def config_of(where: str, *, revision: str | None = None) -> Any:
-    """The config alone of a local folder or a Hugging Face id.  Raises InputError as `load_pretrained` does."""
-    with quiet():
-        return _config(
-            where, {"trust_remote_code": False} | ({} if revision is None else {"revision": revision})
-        )
-
-
-def _config(where: str, extra: dict[str, Any]) -> Any:
-    from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoConfig
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
-
-    if Path(where).is_dir() and not (Path(where) / "config.json").is_file():
-        raise InputError(f"folder {where!r} holds no model: neither model.json nor config.json is in it")
-    _check_sizes(where)
-    try:
-        config = AutoConfig.from_pretrained(where, **extra)
-    except OSError as error:
-        raise unreachable(where, error, extra.get("revision")) from None
-    except (
-        *(ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError),
-        StrictDataclassError,
-    ) as error:
-        if "custom code" in str(error):
-            raise InputError(
-                f"{where!r} needs its own code to load: allow it with trust_remote_code=True"
-            ) from None
-        raise InputError(f"{where!r} has no usable config.json: {one_line(error)}") from None
-    remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not (remote and extra["trust_remote_code"]):
-        raise InputError(
-            f"{where!r} is a {config.model_type!r} model: transformers has no causal language model of it"
-        )
-    return config
-
-
-def _check_sizes(where: str) -> None:
-    """Raises InputError when a local config.json states layers, heads or widths that are no positive number."""
-    file = Path(where) / "config.json"
-    if not file.is_file():
-        return
-    try:
-        stated = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{where!r} has no usable config.json: not JSON ({one_line(error, 120)})") from None
-    if not isinstance(stated, dict):
-        raise InputError(f"{where!r} has no usable config.json: it holds no JSON object")
-    for size in SIZES:
-        value = stated.get(size)
-        if value is not None and not isinstance(value, list) and (type(value) is not int or value < 1):
-            raise InputError(
-                f"{where!r} has no usable config.json: {size} is {value!r}, not a whole number from 1"
-            )
 
 
 def _weights(where: str, config: Any, extra: dict[str, Any], head: int | None) -> Any:
@@ -341,45 +255,6 @@ def _tokenizer(where: str, local: bool, trust_remote_code: bool, revision: str |
         raise InputError(f"the tokenizer in {where!r} cannot be loaded: {one_line(error)}") from None
     empty = len(tokenizer.get_vocab()) <= len(set(tokenizer.all_special_tokens))
     return None if empty else tokenizer
-
-
-def unreachable(where: str, error: BaseException, revision: str | None = None) -> InputError:
-    """Why a folder or an id could not be read, from the chain of errors underneath."""
-    kinds: set[str] = set()
-    at: BaseException | None = error
-    while at is not None:
-        kinds |= {kind.__name__ for kind in type(at).__mro__}
-        at = at.__cause__ or at.__context__
-    if Path(where).is_dir():
-        return InputError(f"folder {where!r} cannot be read as a model: {one_line(error)}")
-    if "GatedRepoError" in kinds:
-        why = "it is gated: accept its terms on the hub and log in"
-    elif "RevisionNotFoundError" in kinds:
-        why = "it has no such revision"
-    elif "RepositoryNotFoundError" in kinds:
-        why = "the hub has no such model (or it is private)"
-    elif kinds & {"LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectError", "ConnectionError"}:
-        why = "it is not in the local cache and the hub cannot be reached"
-    else:
-        why = one_line(error)
-    if not kinds & {"GatedRepoError", "RevisionNotFoundError"}:
-        why += _no_folder(where)
-    which = repr(where) if revision is None else f"{where!r} at revision {revision!r}"
-    return InputError(f"cannot load model {which}: {why} (a local folder or an id org/name is allowed)")
-
-
-def _no_folder(where: str) -> str:
-    """For a mistyped path: that its parent has no such folder, and the nearest one it has; else ""."""
-    path = Path(where).expanduser()
-    if path.parent == Path() or not path.parent.is_dir():
-        return ""
-    try:
-        beside = [entry.name for entry in path.parent.iterdir() if entry.is_dir()]
-    except OSError:
-        return ""
-    match = nearest(path.name, beside)
-    hint = "" if match is None else f", did you mean {str(Path(where).parent / match)!r}?"
-    return f"; nor is there a local folder {where!r}{hint}"
 
 
 def check_causal(model: Model) -> None:

@@ -16,7 +16,8 @@ import torch
 
 from causegrid.errors import InputError, unknown
 from causegrid.models.hub import refuse_revision
-from causegrid.models.pretrained import as_device, as_dtype, load_pretrained, quiet, wrap
+from causegrid.models.pretrained import as_device, as_dtype, load_pretrained, wrap
+from causegrid.models.quiet import quiet
 from causegrid.models.readout import put_head
 from causegrid.models.record import Model, models
 from causegrid.models.saved import build, load

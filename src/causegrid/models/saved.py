@@ -22,8 +22,9 @@ from typing import Any
 import torch
 
 import causegrid
-from causegrid.errors import InputError
-from causegrid.models.pretrained import HEAD_FILE, as_device, as_dtype, load_pretrained, one_line, quiet
+from causegrid.errors import InputError, one_line
+from causegrid.models.pretrained import HEAD_FILE, as_device, as_dtype, load_pretrained
+from causegrid.models.quiet import quiet
 from causegrid.models.readout import StateReadout
 from causegrid.models.record import Model, models
 

@@ -24,9 +24,10 @@ from typing import Any
 
 import torch
 
-from causegrid.errors import InputError, unknown
+from causegrid.errors import InputError, one_line, unknown
 from causegrid.models.bundled import cache_folder
-from causegrid.models.pretrained import one_line, quiet, wrap
+from causegrid.models.pretrained import wrap
+from causegrid.models.quiet import quiet
 from causegrid.models.record import Model, models
 from causegrid.models.saved import digest, load
 

@@ -110,8 +110,8 @@ def fine_tuning_size(
 ) -> str:
     """Parameters and memory of a fine-tune, from the config alone; says so when no config is at hand."""
     from causegrid.models.finetuning import needed_bytes
-    from causegrid.models.hub import outlined
     from causegrid.models.memory import gigabytes
+    from causegrid.models.outline import outlined
 
     shapes = outlined(model_name)
     if shapes is None:

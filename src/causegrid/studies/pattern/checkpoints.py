@@ -68,7 +68,7 @@ def check_checkpoints(model: str, checkpoints: Sequence[Checkpoint]) -> None:
 def require_checkpoints(model: Model, name: str, checkpoints: Sequence[Checkpoint]) -> None:
     """Raises InputError for a checkpoint that does not exist, or is no checkpoint of this model, by its config alone:
     before anything is computed, for it is measured last."""
-    from causegrid.models.pretrained import config_of
+    from causegrid.models.config import config_of
 
     for one in checkpoints:
         config = config_of(one.folder or name, revision=one.revision)

@@ -13,18 +13,16 @@ are counted in `passes.py`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from causegrid.errors import InputError
 from causegrid.interventions.sweep import CHUNK, FORKS, FULL_BATCH, KEPT_RESIDUALS
 from causegrid.interventions.text import WINDOW
 from causegrid.models.memory import gigabytes
+from causegrid.models.outline import outlined
 from causegrid.models.pretrained import as_dtype
 from causegrid.signatures.generic import TOKENS_PER_BATCH
-from causegrid.spec import split
 from causegrid.studies.pattern.passes import BATCH, TOKENS, n_conditions, n_draws, passes, sizes
 from causegrid.studies.placement import device
 
@@ -99,23 +97,6 @@ def footprint(cell: PatternCell) -> Footprint:
         activations=WIDTHS * tokens * width * size + ROW_BYTES * synthetic * heads,
         open_ended=open_ended,
     )
-
-
-@functools.cache
-def outlined(name: str) -> Any | None:
-    """The module of a model's name on the meta device; None where no config is at hand."""
-    from causegrid.models import hub, models
-    from causegrid.models.zoo import Kept
-
-    base, options = split(name)
-    factory = models.get(base) if base in models else None
-    try:
-        return hub.outlined(str(factory.folder(**options)) if isinstance(factory, Kept) else name)
-    except (
-        InputError,
-        AttributeError,
-    ):  # its package is not installed, or it is made by code and has no file
-        return None
 
 
 def _count(n: int) -> str:
