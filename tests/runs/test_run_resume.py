@@ -519,3 +519,43 @@ def test_a_damaged_file_of_a_stopped_cell_is_computed_again(tmp_path, log):
     assert one(out).status == "interrupted"
     assert inline(made, out, until="second").n_done == 1
     assert ran(log, "a") == ["first", "second", "second"] and one(out).status == "stopped"
+
+
+def test_a_stage_of_another_version_comes_again_and_those_after_it_and_none_before(
+    tmp_path, log, monkeypatch
+):
+    out = tmp_path / "run"
+    inline(fake(log, "a", "b"), out)
+    ids = list(json.loads((out / "run.json").read_text())["cells"])
+    assert "stage_versions" not in json.loads((out / "run.json").read_text())
+    monkeypatch.setattr(Fake, "stage_versions", {"second": 2})
+    assert [c.status for c in open_run(out).cells()] == ["done", "done"]  # until somebody runs it again
+    assert list(plan(fake(log, "a", "b"), out)["status"]) == ["to run", "to run"]
+    inline(fake(log, "a", "b"), out, limit=1)
+    assert ran(log, "a") == [*ALL, "second", "third"] and ran(log, "b") == ALL
+    first, second = open_run(out).cells()
+    assert first.status == "done" and second.status == "stopped"
+    assert "'second' is of version 1, now 2: stages to compute again: second, third" in second.message
+    assert list(second.stages) == ["first"] and second.tables() == ["numbers"]
+    assert list(plan(fake(log, "a", "b"), out)["status"]) == ["cached", "to run"]
+    assert inline(fake(log, "a", "b"), out).n_cached == 1 and ran(log, "b") == [*ALL, "second", "third"]
+    for id in ids:
+        cell = json.loads((out / "cells" / id / "cell.json").read_text())
+        assert (
+            cell["stage_versions"] == {"second": 2} and "repaired" not in cell and list(cell["stages"]) == ALL
+        )
+    before = snapshot(out / "cells")
+    assert inline(fake(log, "a", "b"), out).n_cached == 2 and snapshot(out / "cells") == before
+
+
+def test_a_killed_cell_is_not_mistaken_for_one_of_another_version(tmp_path, log, monkeypatch):
+    """It goes on at its first unfinished stage with the versions its finished stages were written with."""
+    monkeypatch.setattr(Fake, "stage_versions", {"first": 3, "third": 2})
+    out = tmp_path / "run"
+    inline(fake(log, "a"), out, until="second")
+    assert json.loads(next(out.glob("cells/*/cell.json")).read_text())["stage_versions"] == {"first": 3}
+    inline(fake(log, "a"), out)
+    assert ran(log, "a") == ALL
+    monkeypatch.setattr(Fake, "stage_versions", {"third": 2})  # an older causegrid takes its own back
+    inline(fake(log, "a"), out)
+    assert ran(log, "a") == [*ALL, *ALL]

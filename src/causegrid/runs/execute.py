@@ -118,7 +118,7 @@ class _Cell:
         """Every stage that is not finished yet."""
         record = self.run.cell(self.id, verify=True)
         before = record.manifest
-        if before.get("status") == "done" and not record.damage:
+        if before.get("status") == "done" and not (record.damage or record.outdated):
             return Finished(id=self.id, how="cached")
         if self.options.until and record.reached(self.options.until):
             return Finished(id=self.id, how="cached")
@@ -155,6 +155,7 @@ class _Cell:
             "status": "running",
             "stage_names": [],
             "stages": record.stages,
+            "stage_versions": {n: v for n, v in self.run.stage_versions.items() if n in record.stages},
             "files": record.files,
             "facts": record.facts,
             "error": None,
@@ -217,6 +218,9 @@ class _Cell:
             "files": {**self.manifest["files"], **written},
             "facts": {**self.manifest["facts"], **facts},
             "stages": {**self.manifest["stages"], name: seconds},
+            "stage_versions": {
+                n: v for n, v in self.run.stage_versions.items() if n == name or n in self.manifest["stages"]
+            },
             "versions": versions(),
         }
         self._write()

@@ -1,7 +1,8 @@
 """A grid of cells, from wherever it stands to its end: run, plan, status, claims.
 
 There is no separate `resume`: a run looks at its folder first.  Finished cells are never computed again;
-interrupted ones go on at their first unfinished stage; failed ones are tried again (unless told otherwise).
+interrupted ones go on at their first unfinished stage, those with a stage that the study does otherwise now at
+that stage; failed ones are tried again (unless told otherwise).
 A second run on the same folder takes other cells.  Whoever ends last writes tables and claims: that part
 runs under a lock of its own.
 """
@@ -143,7 +144,7 @@ def plan(
     costs = {cell_id(found, cell): found.cost(cell) for cell in made}
     rows = []
     for id, cell in configs.items():
-        cached = store.read_cell(folder, id, cell).status == "done"
+        cached = store.read_cell(folder, id, cell, found.stage_versions).status == "done"
         rows.append({**_keys(id, cell), "status": "cached" if cached else "to run", "cost": costs[id]})
     return pd.DataFrame(rows)
 

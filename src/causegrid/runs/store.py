@@ -8,7 +8,8 @@ A file counts when the manifest lists it, with the size and digest it was writte
 written last.  So a killed process leaves the state before its stage, and a damaged file takes back the stage
 that wrote it and the stages after it, with a message, until the next run computes them again.  Weights may be
 left out (a store kept in git): an absent `*.safetensors` takes nothing back from a cell whose stages are all
-finished, since nothing is left to read it.  No file holds a path of this machine or its name.
+finished, since nothing is left to read it.  A finished stage of another version than the study has now is taken
+back like a damaged one.  No file holds a path of this machine or its name.
 Reading never writes.
 """
 
@@ -52,6 +53,7 @@ class CellRecord:
     traceback: str = ""
     message: str = ""  # what is wrong with the files, or who is computing the cell
     damage: str = ""  # what is wrong with the files
+    outdated: str = ""  # which stages were finished by another version of them
     files: dict[str, dict[str, Any]] = field(default_factory=dict)  # name -> stage, bytes, sha256
     left_out: tuple[str, ...] = ()  # those of `files` that are weights and not here
     manifest: dict[str, Any] = field(default_factory=dict)  # cell.json as read
@@ -110,6 +112,9 @@ class Run:
     code: str  # "module:Class" of the study
     config: dict[str, Any]
     configs: dict[str, dict[str, Any]]  # cell id -> config, in grid order
+    stage_versions: dict[str, int] = field(
+        default_factory=dict
+    )  # of the study's stages that are not of version 1
 
     def cells(self, *, verify: bool = False) -> list[CellRecord]:
         """Every cell of the grid, in order; with `verify` every byte is checked against its digest."""
@@ -121,7 +126,7 @@ class Run:
             raise InputError(
                 f"cell {id!r} is not in the grid of {str(self.folder)!r}: see `causegrid status`"
             )
-        return read_cell(self.folder, id, self.configs[id], verify=verify)
+        return read_cell(self.folder, id, self.configs[id], self.stage_versions, verify=verify)
 
     def claims(self) -> list[dict[str, Any]]:
         """The claims written when the grid last ended; empty before."""
@@ -148,6 +153,8 @@ def create(out: Path | str, study: Any, config: Any, cells: Sequence[Any]) -> Ru
         "config": resolved,
         "cells": configs,
     }
+    if study.stage_versions:
+        manifest["stage_versions"] = dict(study.stage_versions)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if files.read_json(folder / RUN)[0] != files.plain(manifest):
@@ -216,13 +223,16 @@ def open_run(folder: Path | str) -> Run:
             code=str(found["code"]),
             config=dict(found["config"]),
             configs={str(id): dict(config) for id, config in found["cells"].items()},
+            stage_versions=_versions(found),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{str(folder)!r} is not a run of this causegrid: run.json lacks {error}") from None
 
 
-def read_cell(folder: Path, id: str, config: dict[str, Any], *, verify: bool = False) -> CellRecord:
-    """One cell of the run in `folder`, whether or not its grid lists it."""
+def read_cell(
+    folder: Path, id: str, config: dict[str, Any], stage_versions: Mapping[str, int], *, verify: bool = False
+) -> CellRecord:
+    """One cell of the run in `folder`, whether or not its grid lists it; `stage_versions` as the study has them."""
     path = folder / CELLS / id
     owner = lock.holder(path / LOCK)
     live = f"computed by {owner}" if owner else ""
@@ -240,6 +250,7 @@ def read_cell(folder: Path, id: str, config: dict[str, Any], *, verify: bool = F
     stages = {str(k): float(v) for k, v in _mapping(found, "stages").items()}
     listed = {str(k): dict(v) for k, v in _mapping(found, "files").items() if v.get("stage") in stages}
     names = tuple(str(s) for s in found.get("stage_names") or stages)
+    listed, stages, outdated = _current(listed, stages, names, _versions(found), stage_versions)
     wrong = {n: why for n, info in listed.items() if (why := files.damage(path / n, info, verify=verify))}
     left_out = tuple(n for n in wrong if n.endswith(WEIGHTS) and not (path / n).exists())
     written, said, message = str(found.get("status")), "", ""
@@ -251,6 +262,8 @@ def read_cell(folder: Path, id: str, config: dict[str, Any], *, verify: bool = F
         listed, stages, message = _undamaged(listed, stages, names, wrong)
         left_out = ()
     status = _status(written, bool(owner), bool(message) and not (spared and written == "failed"))
+    if outdated and status == "done":
+        status = "stopped"
     error = _mapping(found, "error")
     return CellRecord(
         id=id,
@@ -262,8 +275,12 @@ def read_cell(folder: Path, id: str, config: dict[str, Any], *, verify: bool = F
         facts=dict(_mapping(found, "facts")),
         error=str(error.get("line", "")) if status == "failed" else "",
         traceback=str(error.get("traceback", "")) if status == "failed" else "",
-        message=message or said or (live if status == "running" else _waiting(stages, names, status)),
+        message=message
+        or outdated
+        or said
+        or (live if status == "running" else _waiting(stages, names, status)),
         damage=message,
+        outdated=outdated,
         files=listed,
         left_out=left_out,
         manifest=found,
@@ -300,10 +317,40 @@ def _undamaged(
     """Without the stage of the first damaged file and the stages after it, which may have read it."""
     order = {name: i for i, name in enumerate(names)}
     first = min(order.get(str(listed[name].get("stage")), 0) for name in wrong)
+    listed, stages, again = _back_to(first, listed, stages, names)
+    return listed, stages, f"{'; '.join(wrong.values())}: {again}"
+
+
+def _current(
+    listed: dict[str, dict[str, Any]],
+    stages: dict[str, float],
+    names: tuple[str, ...],
+    had: Mapping[str, int],
+    has: Mapping[str, int],
+) -> tuple[dict[str, dict[str, Any]], dict[str, float], str]:
+    """Without the first finished stage that `has` another version now than it `had`, and the stages after it."""
+    old = [at for at, name in enumerate(names) if name in stages and had.get(name, 1) != has.get(name, 1)]
+    if not old:
+        return listed, stages, ""
+    what = ", ".join(
+        f"{names[at]!r} is of version {had.get(names[at], 1)}, now {has.get(names[at], 1)}" for at in old
+    )
+    listed, stages, again = _back_to(old[0], listed, stages, names)
+    return listed, stages, f"{what}: {again}"
+
+
+def _back_to(
+    first: int, listed: dict[str, dict[str, Any]], stages: dict[str, float], names: tuple[str, ...]
+) -> tuple[dict[str, dict[str, Any]], dict[str, float], str]:
+    """(files, stages, which come again) without the stages from `first` on."""
+    order = {name: i for i, name in enumerate(names)}
     stages = {name: seconds for name, seconds in stages.items() if order.get(name, 0) < first}
-    again = ", ".join(names[first:])
-    message = f"{'; '.join(wrong.values())}: stages to compute again: {again}"
-    return {k: v for k, v in listed.items() if v.get("stage") in stages}, stages, message
+    listed = {k: v for k, v in listed.items() if v.get("stage") in stages}
+    return listed, stages, f"stages to compute again: {', '.join(names[first:])}"
+
+
+def _versions(found: Mapping[str, Any]) -> dict[str, int]:
+    return {str(name): int(version) for name, version in _mapping(found, "stage_versions").items()}
 
 
 def combine(run: Run, *, csv: bool = False) -> list[Path]:

@@ -80,10 +80,15 @@ class Stage:
 
 
 class Study(ABC):
-    """One published protocol.  `version` changes when the meaning of its numbers does (it is in the hash)."""
+    """One published protocol.  `version` changes when the meaning of its numbers does (it is in the hash).
+
+    `stage_versions`: of stages that changed while those before them stand (1 where nothing is said).  A cell that
+    has such a stage of another version computes it and the stages after it again, and keeps the earlier ones.
+    """
 
     name: ClassVar[str]
     version: ClassVar[int]
+    stage_versions: ClassVar[Mapping[str, int]] = {}
     note: ClassVar[str]
     config_type: ClassVar[type[StudyConfig]]
     cell_type: ClassVar[type[CellConfig]]
