@@ -21,6 +21,7 @@ from causegrid.interventions.heads import Ablator
 from causegrid.interventions.narrowed import narrowed
 from causegrid.interventions.reference import MODES, Mode
 from causegrid.models import model, save
+from causegrid.models.heads import require_attention
 from causegrid.models.record import Model
 from causegrid.models.training import train as fit
 from causegrid.signatures import patterns
@@ -32,8 +33,8 @@ from causegrid.studies.pattern.conditions import GROUP, Ablated, kinds_of, with_
 from causegrid.studies.pattern.head_groups import HeadGroup, default_names, disjoint, pattern_scores
 from causegrid.studies.pattern.matched_null import matched_null, no_draws
 from causegrid.studies.pattern.prompt_sets import PromptParts, prompt_parts, subset
-from causegrid.studies.pattern.refusals import require_attention
-from causegrid.studies.pattern.ruled import verdicts
+from causegrid.studies.pattern.refusals import nothing_picked
+from causegrid.studies.pattern.ruled import foreign_text, verdicts
 from causegrid.studies.pattern_selectivity import Null
 from causegrid.tasks import PromptSet, PromptTask, StateTask, task
 
@@ -241,6 +242,10 @@ def verdict(
             seed=seed,
             progress=progress,
         )
+    text = ablator.text_loss(heads, chosen_mode) if chosen_mode != "resample" else pd.DataFrame()
+    foreign = foreign_text(text, loaded.n_tokens)
+    if foreign and tell is not None:
+        tell(foreign)
     found = verdicts(
         effects,
         null,
@@ -250,7 +255,7 @@ def verdict(
         floor=floor,
         singles=ablator.table({h: [h] for group in heads.values() for h in group}, chosen_mode),
         groups=pattern_scores(loaded, listed, attention(loaded, parts.chosen), length=LENGTH, seed=seed),
-        text=ablator.text_loss(heads, chosen_mode) if chosen_mode != "resample" else None,
+        text=text if len(text) and not foreign else None,
         heads_per_layer=loaded.n_heads,
     )
     how = f"chosen on {len(parts.chosen)} prompts, measured on {len(parts.measured)}"
@@ -309,7 +314,7 @@ def _picked(
     listed = [g for g in disjoint(table, names) if g.heads]
     if not listed:
         raise InputError(
-            f"no screen picked a head on task {chosen.name!r} with model {loaded.name!r}; give --groups FILE.json"
+            f"{nothing_picked(chosen.name, loaded.name, names, parts.chosen.positions)}; give --groups FILE.json"
         )
     return listed
 

@@ -214,3 +214,15 @@ def test_ten_groups_of_800_draws_are_quick() -> None:
     v = verdict(table, null_table)
     assert time.process_time() - start < 2
     assert (v.n_null == 800).all()
+
+
+def test_a_competing_group_without_draws_counts_in_the_family() -> None:
+    """MEASURES 4.1: m competing groups, so a p is corrected for all of them, also for one that cannot be tested."""
+    big = ["L4H0", "L4H1", "L4H2"]
+    effects = frame(row("a", A, jitter(-2.0)), row("b", B, jitter(-2.0)), row("big", big, jitter(-2.0)))
+    draws_table = frame(null("a", A, quiet(239)), null("b", B, quiet(239)))
+    v = judge(effects, draws_table, heads_per_layer=4)
+    assert v.kind["big"] == "competing" and v.verdict["big"] == "not testable (draws)"
+    assert v.p_holm["a"] == v.p_holm["b"] == pytest.approx(3 * 2 / 240) and np.isnan(v.p_holm["big"])
+    short = frame(null("a", A, quiet(79)), null("b", B, quiet(79)))  # 3 x 2 / 80 = .075
+    assert judge(effects, short, heads_per_layer=4).verdict["a"] == "not testable (draws)"

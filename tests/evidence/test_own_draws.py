@@ -85,3 +85,45 @@ def test_a_null_stopped_early_is_judged_by_the_draws_that_exist(own, verdict):
     table = pd.DataFrame(null("a", group, effects)).assign(heads=list(draws))
     found = judge(frame(row("a", group, jitter(0.0))), table, heads_per_layer=9)
     assert found.loc["a", "verdict"] == verdict
+
+
+def overlapping(n_apart: int, n: int = 159) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """A group of three heads of layer 0 with an effect of -2, and `n` draws of which `n_apart` hold none of it."""
+    group = ["L0H0", "L0H1", "L0H2"]
+    draws = list(matched_random(group, n_heads=20, n=1139, own=True))
+    apart = [d for d in draws if not set(d) & set(group)][:n_apart]
+    shared = [d for d in draws if set(d) & set(group)][: n - n_apart]
+    assert (len(apart), len(shared)) == (n_apart, n - n_apart)
+    effects = [0.01] * n_apart + list(np.linspace(-1, 1, n - n_apart))
+    rows = pd.DataFrame(null("a", ["L1H0"], [0.0] * 39)).reindex(range(n)).ffill()
+    table = rows.assign(
+        heads=[*apart, *shared], effect=effects, ablated=4 + np.array(effects), group=range(n)
+    )
+    return frame(row("a", group, jitter(-2.0))), table.assign(n=table["n"].astype(int))
+
+
+@pytest.mark.parametrize(
+    ("n_apart", "marked", "verdict"),
+    [(0, True, "inconclusive"), (9, True, "primary"), (10, False, "primary")],
+)
+def test_mean_and_specificity_are_of_the_draws_without_own_heads_and_how_many_is_said(
+    n_apart, marked, verdict
+):
+    found = judge(*overlapping(n_apart), heads_per_layer=20).loc["a"]
+    assert (found["n_null"], found["n_apart"]) == (159, n_apart) and found["p"] == pytest.approx(2 / 160)
+    assert ("overlapping null" in found["marks"]) == marked and found["verdict"] == verdict
+    if n_apart:
+        assert found["null_mean"] == pytest.approx(0.01) and found["specificity"] == pytest.approx(2 / 0.02)
+    else:  # p alone is known: neither a spread nor a specificity is made of draws that are in part the group
+        assert np.isnan(found[["null_mean", "null_sd", "z", "specificity", "excess"]].astype(float)).all()
+        assert "every random draw holds some of its heads" in found["reason"]
+
+
+def test_the_published_rules_have_no_verdict_where_every_draw_holds_own_heads():
+    effects, draws = overlapping(0)
+    found = judge(effects, draws, heads_per_layer=20, rules="paper", mode="mean").loc["a"]
+    assert found["verdict"] == "not testable (draws)" and "own heads" in found["reason"]
+    assert (
+        judge(*overlapping(9), heads_per_layer=20, rules="paper", mode="mean").loc["a", "verdict"]
+        == "primary"
+    )

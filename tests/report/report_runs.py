@@ -33,6 +33,7 @@ class _Study:
     """What `store.create` asks of a study."""
 
     said: ClassVar[list[dict[str, Any]]] = []  # its claims over any cells
+    stage_versions: ClassVar[dict[str, int]] = {}
 
     def __init__(self, name: str = "") -> None:
         self.name, self.version = name, 1

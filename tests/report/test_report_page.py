@@ -125,7 +125,11 @@ def test_nothing_on_the_page_points_elsewhere(page):
     for tag, attributes in page.tags:
         assert "src" not in attributes and "srcset" not in attributes, (tag, attributes)
         target = attributes.get("href") or ""
-        inside = target.startswith("#") or target == "data:," or re.match(r"[\w%-]+/tables/\w+\.csv$", target)
+        inside = (
+            target.startswith("#")
+            or target == "data:,"
+            or re.match(r"[\w%-]+/tables/\w+\.(csv|parquet)$", target)
+        )
         assert not target or inside, (tag, target)
     styles = "".join(re.findall(r"<style>(.*?)</style>", page.source, re.S))
     assert "url(" not in styles and "@import" not in styles
@@ -201,7 +205,7 @@ def test_an_unknown_study_still_gives_its_cells_and_tables(tmp_path):
     manifest = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**manifest, "study": "mine"}))
     found = Page(write_report(run))
-    assert "No figures are made for this study" in found.said and "erasure.csv" in found.said
+    assert "No figures are made for this study" in found.said and "erasure (CSV, Parquet)" in found.said
 
 
 # --- its numbers -------------------------------------------------------------------------------------------

@@ -219,3 +219,26 @@ def test_claims_beside_published_cells_name_those_left_out(id):
     for given in (cells, []):
         found = next(c for c in pattern_claims(given) if c["id"] == id)
         assert skipped() in f"{found['published']} {found['why']}"
+
+
+def test_a_model_trained_from_another_seed_is_no_other_model():
+    names = ("zoo-olmo", "zoo-olmo:seed=1")
+    alone = [cell("a", m, "olmo", g) for m, g in zip(names, ("task", "induction"), strict=True)]
+    assert results(alone)["P1"]["result"] == "not enough evidence"
+    assert "two models or more" in results(alone)["P1"]["why"]
+    found = results([*alone, cell("a", "zoo-olmoe", "olmoe", "previous-token")])["P1"]
+    assert found["measured"] == "1 of 1 tasks" and "zoo-olmo induction/task" in found["why"]
+    widths = list(zip(names, ((0.9, 0.1, 0.1), (0.7, 0.1, 0.1)), strict=True))
+    both = [cell(t, m, "olmo", "task", sd=sd) for m, sd in widths for t in "ab"]
+    assert "n 6" in results(both)["P5"]["why"]  # two tasks of three groups, not four
+    assert results(both)["P5"]["measured"] == pytest.approx((0.8 - 0.1) / 2.0)
+    other = [cell(t, m, "olmo", "task") for t in "ab" for m in ("zoo-olmo:depth=2,seed=1", "zoo-olmo")]
+    assert "n 12" in results(other)["P5"]["why"]
+
+
+def test_disagreement_names_the_cells_it_counted():
+    sure = cell("a", "x", "llama", "task", top1="induction")
+    unsure = cell("b", "x", "llama", "task")
+    table = unsure["tables"]("verdicts")
+    table.loc[table["metric"] == "top1", "verdict"] = "no headroom"
+    assert results([sure, unsure])["P4"]["cells"] == [sure["id"]]

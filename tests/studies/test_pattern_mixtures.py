@@ -109,10 +109,13 @@ def test_mixtures_have_their_tables_and_dense_models_none(finished):
 def test_changes_stand_beside_the_effect_and_the_null(finished):
     cell = finished["ioi", "olmoe"]
     table, effects = cell.table("routing_changes"), cell.table("effects")
+    measured = cell.table("prompts").query("half == 'measured on'")
+    on = subset(len(measured), 8, cell.config["seed"])
     assert set(table["group"]) == set(effects.loc[effects["role"] == "group", "group"])
     for row in table.itertuples():
         want = effects[(effects["group"] == row.group) & (effects["mode"] == row.mode)]
-        assert row.effect == float(want.loc[want["metric"] == "logit_diff", "effect"].iloc[0])
+        values = want.loc[want["metric"] == "logit_diff", "values"].iloc[0]
+        assert row.effect == pytest.approx(float(np.mean([values[i] for i in on])), abs=1e-12)
         lowest = min(int(h[1 : h.index("H")]) for h in want["heads"].iloc[0])
         assert row.layer == -1 or row.layer >= lowest
         assert 0 <= row.low <= row.share <= row.high <= 1 and row.n == 8
@@ -127,12 +130,14 @@ def test_changes_are_those_of_ablating_by_hand(folders):
     prompts = task("ioi").prompts(made.tokenizer, 6)
     ablator = Ablator(made, prompts)
     heads = ["L1H0", "L1H5", "L2H2"]
-    effects = pd.DataFrame({"group": ["g"], "mode": ["zero"], "metric": ["logit_diff"], "effect": [-1.5]})
-    draws = [["L1H1", "L1H2", "L2H0"], ["L1H3", "L1H4", "L2H1"]]
-    nulls = pd.DataFrame(
-        {"null_for": "g", "draw": np.repeat(["a", "b"], 2), "heads": [draws[0], draws[0], draws[1], draws[1]]}
+    effects = pd.DataFrame(
+        {"group": ["g"], "mode": ["zero"], "metric": ["logit_diff"], "values": [[-1.5] * 6]}
     )
-    assert null_heads(nulls, "g", 5) == draws and null_heads(nulls, "g", 1) == draws[:1]
+    draws = [["L1H1", "L1H2", "L2H0"], ["L1H3", "L1H4", "L2H1"]]
+    own = ["L1H0", "L1H2", "L2H0"]  # a draw with a head of the group is no reference
+    heads_of = [own, own, draws[0], draws[0], draws[1], draws[1]]
+    nulls = pd.DataFrame({"null_for": "g", "draw": np.repeat(["o", "a", "b"], 2), "heads": heads_of})
+    assert null_heads(nulls, "g", heads, 5) == draws and null_heads(nulls, "g", heads, 1) == draws[:1]
     table = routing_changes(ablator, {"g": heads}, effects, nulls, modes=["zero"])
     clean = prompt_routes(made, prompts)
 
@@ -182,7 +187,7 @@ def test_every_mode_and_group_has_its_own_change_null_and_effect(folders):
         {"null_for": ["low", "high"], "draw": ["a", "b"], "heads": [["L0H1", "L0H2"], ["L1H6", "L2H7"]]}
     )
     effects = pd.DataFrame(
-        [{"group": g, "mode": m, "metric": metric, "effect": 100 * i + 10 * j + k}
+        [{"group": g, "mode": m, "metric": metric, "values": [100.0 * i + 10 * j + k] * len(prompts)}
          for i, g in enumerate(groups) for j, m in enumerate(("zero", "mean"))
          for k, metric in enumerate(("top1", "logit_diff"))]
     )  # fmt: skip
@@ -192,7 +197,7 @@ def test_every_mode_and_group_has_its_own_change_null_and_effect(folders):
         alone = routing_changes(ablator, {group: groups[group]}, effects, nulls, modes=[mode])
         pd.testing.assert_frame_equal(rows, alone)
         want = effects[(effects["group"] == group) & (effects["mode"] == mode)]
-        assert set(rows["effect"]) == {want.loc[want["metric"] == "logit_diff", "effect"].iloc[0]}
+        assert set(rows["effect"]) == {want.loc[want["metric"] == "logit_diff", "values"].iloc[0][0]}
         assert set(rows["n_null"]) == {1}
         np.testing.assert_array_equal(rows["null_low"], rows["null_high"])
         own = changed(

@@ -14,6 +14,7 @@ from causegrid.runs import run, summaries
 from causegrid.runs.store import open_run
 from causegrid.studies.base import studies
 from causegrid.studies.pattern.head_groups import default_names, disjoint
+from causegrid.studies.pattern.ruled import foreign_text
 from causegrid.studies.pattern.stages import competing, subset
 
 CONFIG = {
@@ -217,7 +218,7 @@ def test_a_cell_without_groups_says_what_to_do(small_lm, tmp_path):
     study.write_text(yaml.safe_dump({**CONFIG, "grid": grid, "rules": "strict"}))
     outcome = run(study, tmp_path / "out", engine="inline")
     assert outcome.n_failed == 1
-    assert "no screen picked a head" in outcome.failures[0][1]
+    assert "picked a head on task" in outcome.failures[0][1]
     assert open_run(tmp_path / "out").cells()[0].table("verdicts") is None
 
 
@@ -323,3 +324,11 @@ def test_no_draws_are_spent_on_a_model_that_fails_the_floor(small_lm, tmp_path, 
     assert cell.table("null_notes")["why"].str.contains("does not do the task").all()
     verdicts = cell.table("verdicts")
     assert set(verdicts.loc[verdicts["kind"] == "competing", "verdict"]) == {"not testable"}
+
+
+def test_a_text_that_a_model_cannot_read_marks_nothing(monkeypatch):
+    """Its loss there is that of a guess: neither a rise nor none says anything of ordinary text."""
+    text = pd.DataFrame({"group": ["a"], "mode": ["mean"], "clean": [6.5], "ablated": [9.0]})
+    said = foreign_text(text, 591)
+    assert "6.5 nats a token" in said and "591 tokens (6.38)" in said
+    assert foreign_text(text, 1000) == "" and foreign_text(text.iloc[:0], 591) == ""  # ln 1000 = 6.91

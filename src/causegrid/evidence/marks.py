@@ -34,6 +34,8 @@ def marks(
             own.append("redundant")
         if reading.foreign:
             own.append("contaminated")
+        if reading.null.size and reading.apart.size < min(reading.thresholds.apart, reading.null.size):
+            own.append("overlapping null")
         if rulings[metric].verdict == "null" and reading.measured.group not in evidence.patterns:
             own.append("pattern unknown")
         found[metric] = sorted(own, key=MARKS.index)

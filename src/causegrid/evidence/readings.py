@@ -4,7 +4,8 @@ The tables are checked once, here, so that the rules work on plain numbers.  Hea
 neither the order of rows nor the order of heads matters.  A null row belongs to the group named in its
 `null_for`, else to every group with as many heads in each layer; a draw that is the group or repeats another is
 dropped, and one that shares a head with it unless it names the group: such draws count for the p-value alone,
-since what they do is in part what the group does.  Where the null was measured on some of the prompts only, the
+since what they do is in part what the group does.  Mean, sd, z and specificity are of the draws `apart` from the
+group, and unknown where there is none.  Where the null was measured on some of the prompts only, the
 group's effect against it (`matched`) is taken on the same prompts (MEASURES 4.1).
 """
 
@@ -60,7 +61,7 @@ class Reading:
 
     measured: Measured
     null: Floats  # (n_null,) effects of the draws
-    apart: Floats  # those of the draws without a head of the group; all where there is none
+    apart: Floats  # (n_apart,) those of the draws without a head of the group
     matched: float  # the effect on the draws' prompts
     n_prompts: int  # how many prompts those are
     foreign: bool  # some draw holds a head of a competing group
@@ -114,7 +115,7 @@ class Reading:
     @cached_property
     def specificity(self) -> float:
         """|effect| / max(mean of max(0, sign(effect) x null), 0.5 % of the removable part) (MEASURES 4.1)."""
-        if not self.null.size:
+        if not self.apart.size:
             return math.nan
         with_it = float(np.maximum(0.0, np.sign(self.matched) * self.apart).mean())
         floor = max(with_it, self.thresholds.specificity_floor * self.removable)
@@ -318,7 +319,7 @@ class NullTable:
         return Reading(
             measured=m,
             null=null,
-            apart=null[clear] if clear.any() else null,
+            apart=null[clear],
             matched=matched,
             n_prompts=n_prompts,
             foreign=foreign,

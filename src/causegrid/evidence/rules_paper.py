@@ -63,6 +63,10 @@ def _one(reading: Reading, first: Reading | None, specific: Sequence[Reading], e
     few = too_few_prompts(reading)
     if few:
         return Ruling(verdict="not testable", reason=few)
+    if reading.null.size and not reading.apart.size:
+        return Ruling(
+            verdict="not testable (draws)", reason="every random draw holds some of the group's own heads"
+        )
     text, times = _effect(reading), ratio(reading)
     against = f"{text}, {_times(reading)}"
     large = t.paper_large if m.metric in sizes.ACCURACIES else t.paper_large * reading.removable

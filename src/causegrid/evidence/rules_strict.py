@@ -1,7 +1,7 @@
 """The strict rules: what we would defend in review (MEASURES 4.2, `rules = "strict"`), in its order.
 
-Holm runs over the competing groups that have a null; descriptive groups pass the same steps on their raw p,
-and where a competing group would be ranked or called an interferer they read `descriptive`.
+Holm runs over all competing groups, one without draws as if its p were 1; descriptive groups pass the same steps
+on their raw p, and where a competing group would be ranked or called an interferer they read `descriptive`.
 A margin that moves less than it does between batch layouts is never significant (MEASURES 3).
 """
 
@@ -31,7 +31,7 @@ from causegrid.evidence.rulings import (
 def judge(readings: Sequence[Reading], evidence: Evidence) -> dict[str, Ruling]:
     """Group -> ruling for the readings of one metric of one cell."""
     adjusted = corrected(readings, evidence)
-    family = sum(evidence.members[g].competes for g in adjusted)
+    family = sum(evidence.members[r.measured.group].competes for r in readings)
     rulings: dict[str, Ruling] = {}
     harmful: list[Reading] = []
     for reading in readings:
@@ -47,10 +47,15 @@ def judge(readings: Sequence[Reading], evidence: Evidence) -> dict[str, Ruling]:
 
 
 def corrected(readings: Sequence[Reading], evidence: Evidence) -> dict[str, Fraction]:
-    """Group -> Holm-corrected p over the competing groups; descriptive groups keep their raw p."""
+    """Group with draws -> Holm-corrected p over the competing groups; descriptive groups keep their raw p.
+
+    A competing group without draws counts in the family (MEASURES 4.1: m is the number of groups, and the number of
+    draws is chosen by it), with a p of 1.
+    """
     ps = {r.measured.group: r.p.exact for r in readings if r.p is not None}
-    names = [g for g in ps if evidence.members[g].competes]
-    return {**ps, **dict(zip(names, holm([ps[g] for g in names]), strict=True))}
+    names = [r.measured.group for r in readings if evidence.members[r.measured.group].competes]
+    family = dict(zip(names, holm([ps.get(g, Fraction(1)) for g in names]), strict=True))
+    return {g: family.get(g, p) for g, p in ps.items()}
 
 
 def _apart(reading: Reading, evidence: Evidence, p: Fraction | None, family: int) -> Ruling | None:
@@ -114,6 +119,8 @@ def _failed(reading: Reading, p: Fraction | None, level: float, specificity: flo
         return "its interval holds 0"
     if not reading.large_enough:
         return "smaller than the minimum effect"
+    if not reading.apart.size:
+        return "every random draw holds some of its heads, so it has no specificity"
     if reading.specificity < specificity - SLACK:
         return f"specificity {reading.specificity:.2g}x"
     return ""
@@ -130,7 +137,7 @@ def _draws(reading: Reading, evidence: Evidence, family: int) -> str:
     least = min(Fraction(1), m_tests * reading.p.exact_min)
     if least <= level or (reading.p.settled and _more_would_do(reading, evidence, m_tests, level)):
         return ""
-    text = f"{reading.p.n} distinct draws cannot give a corrected p below {float(least):.2g}"
+    text = f"{reading.p.n} distinct draws cannot give a corrected p below {float(least):.3g}"
     return f"{text}; {rank_text(reading)}" if len(m.heads) == 1 else text
 
 

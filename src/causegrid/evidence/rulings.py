@@ -33,6 +33,7 @@ MARKS = (
     "redundant",
     "breaks ordinary text",
     "contaminated",
+    "overlapping null",
     "pattern unknown",
 )
 

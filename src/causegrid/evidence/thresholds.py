@@ -21,6 +21,9 @@ class Thresholds:
     minimum_accuracy: float = 0.02  # the same, least for top-1: 2 pp (ours)
     specificity: float = 3.0  # |effect| over the null's (paper)
     specificity_floor: float = 0.005  # least denominator of the specificity (ours)
+    apart: int = (
+        10  # draws without the group's own heads below which the null is marked (ours; the paper's ten draws)
+    )
     null_removes: float = 0.5  # a null whose draws remove more on average is unreliable (ours)
     null_spread: float = 0.25  # a null whose sd is wider is unreliable (ours)
     model_accuracy: float = 0.75  # answer-against-foil accuracy a model must reach (ours)

@@ -65,8 +65,9 @@ def verdict(
     `groups_kind`: group -> "competing" | "descriptive", where it is not to be worked out.
 
     Columns: `group, heads, kind, mode, metric, n, baseline, ablated, effect, low, high, null_mean, null_sd,
-    n_null, null_prompts` (how many the null was measured on)`, excess` (effect on them - null mean)`,
-    p, p_holm` (NaN outside the family)`, p_min, z, specificity, verdict, marks` (list)`, reason,
+    n_null, n_apart` (draws without the group's own heads, whose mean and sd those are, and z and specificity
+    too)`, null_prompts` (how many the null was measured on)`, excess` (effect on them - null mean)`, p,
+    p_holm` (NaN outside the family)`, p_min, z, specificity, verdict, marks` (list)`, reason,
     rank, rank_of` (a single head among its layer's, 1 = most harmful)`, singles_sum` (of its heads alone)`,
     combined` (the group's verdict)`, differs` (another metric's verdict is not the combined one).
     Raises InputError: a missing column, a competing group without draws, unknown rules, metric, mode, group,
@@ -320,6 +321,7 @@ def _row(
         "null_mean": reading.null_mean,
         "null_sd": reading.null_sd,
         "n_null": int(reading.null.size),
+        "n_apart": int(reading.apart.size),
         "null_prompts": reading.n_prompts,
         "excess": reading.matched - reading.null_mean,
         "p": p.p if p else math.nan,

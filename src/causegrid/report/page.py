@@ -165,7 +165,7 @@ def _run(run: store.Run, base: Path, problem: str) -> dict[str, Any]:
         "versions": {k: _joined(v.get(k) for v in versions) for k in SHOWN_VERSIONS if versions},
         "claims": claim_rows([c for c in claims if c.get("kind") != ANCHOR]),
         "anchors": claim_rows([c for c in claims if c.get("kind") == ANCHOR]),
-        "tables": sorted(p.name for p in (run.folder / store.TABLES).glob("*.csv")),
+        "tables": sorted(p.stem for p in (run.folder / store.TABLES).glob("*.csv")),
         "missing": [
             {"task": c.config.get("task"), "model": c.config.get("model"), "status": c.status}
             for c in cells

@@ -33,6 +33,7 @@ VERDICT = (
     "null_mean",
     "null_sd",
     "n_null",
+    "n_apart",
     "null_prompts",
     "excess",
     "p",
@@ -63,7 +64,7 @@ EXPERT = (
 )  # fmt: skip
 REROUTED = (
     "group", "mode", "where", "layer", "share", "low", "high", "null_mean", "null_low", "null_high", "n_null", "n",
-    "effect",
+    "effect", "effect_low", "effect_high",
 )  # fmt: skip
 CHECKPOINT = ("revision", "tokens", "layer", "head", "pr", "low", "high")
 REST = ("revision", "tokens", "middle", "low", "high", "n")
@@ -104,7 +105,7 @@ def _cell(cell: CellRecord, across: pd.DataFrame) -> dict[str, Any]:
             _of_singles(cell.table("screens"), singles), ["screen", "layer", "head", "target_mass"]
         ),
         "spectrum": columns(cell.table("spectrum"), ["layer", "head", "pr", "low", "high", "n"]),
-        "text": columns(cell.table("text"), ["group", "mode", "clean", "ablated", "increase"]),
+        "text": columns(cell.table("text"), ["group", "mode", "clean", "ablated", "increase", "low", "high"]),
         "bos": columns(cell.table("bos"), BOS_HEADS),
         "bos_groups": columns(cell.table("bos_groups"), BOS_GROUPS),
         "variants": columns(cell.table("by_variant"), VARIANT),

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from causegrid.evidence.claims import seed_mean
 from causegrid.report.rows import Columns, columns, over, packed, plain
 
 if TYPE_CHECKING:
@@ -89,6 +88,8 @@ def _curves(cells: Sequence[CellRecord]) -> Columns:
 def _over_seeds(cells: Sequence[CellRecord]) -> Columns:
     """Behaviour of each task and model by length and metric: mean over seeds with its t interval, within 0..1."""
     import pandas as pd
+
+    from causegrid.evidence.claims import seed_mean
 
     tables = [
         table.assign(task=cell.config["task"], model=cell.config["model"])

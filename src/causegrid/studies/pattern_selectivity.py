@@ -11,7 +11,7 @@ A cell is one task on one model from one seed (the seed draws prompts, the null 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
@@ -107,6 +107,7 @@ class PatternSelectivity(Study):
 
     name = "pattern-selectivity"
     version = 4
+    stage_versions: ClassVar[dict[str, int]] = {"routing": 2, "verdicts": 2}
     note = "screens, head-group ablation, matched-random null, verdicts (arXiv 2606.05378)"
     config_type = PatternSelectivityConfig
     cell_type = PatternCell

@@ -98,7 +98,7 @@ function rerouted(c) {
           { name: "Group", class: "whole", value: (r) => el("b", {}, r.group) },
           { name: "Decisions that change", num: true, value: (r) => (known(r.share) ? share(r) : "no layer can change") },
           { name: "Random draws", num: true, title: "mean [lowest to highest] (how many) of the group’s matched-random draws", value: draws },
-          { name: "Margin effect, logits", num: true, title: "the group’s, under the same ablation, on all prompts", value: (r) => (known(r.effect) ? signed(r.effect * m.scale, m.digits) : "–") },
+          { name: "Margin effect, logits", num: true, title: "the group’s, under the same ablation, on the same prompts", value: (r) => (known(r.effect) ? effect({ metric: "logit_diff", effect: r.effect, low: r.effect_low, high: r.effect_high }, "") : "–") },
           { name: "Prompts", num: true, value: (r) => r.n },
         ], rows.filter((r) => r.layer < 0)),
         byLayer.length ? [

@@ -156,9 +156,9 @@ function more(c) {
   ], c.groups) : null;
   const text = c.text.length ? table([
     { name: "Group", value: (t) => t.group }, { name: "Ablation", value: (t) => t.mode },
-    { name: "Untouched", num: true, value: (t) => num(t.clean, 3) }, { name: "Ablated", num: true, value: (t) => num(t.ablated, 3) }, { name: "Increase", num: true, value: (t) => signed(t.increase, 3) },
+    { name: "Untouched", num: true, value: (t) => num(t.clean, 3) }, { name: "Ablated", num: true, value: (t) => num(t.ablated, 3) }, { name: "Increase", num: true, value: (t) => `${signed(t.increase, 3)} ${range(t.low, t.high, (v) => signed(v, 3), 1)}` },
   ], c.text) : null;
   const words = c.dropped.length ? el("p", {}, `${plural(c.dropped.length, "word")} could not be used with this tokenizer: `, c.dropped.slice(0, 200).join(", "), c.dropped.length > 200 ? ` and ${c.dropped.length - 200} more` : "", ".") : el("p", {}, "Every word of the task could be used with this tokenizer.");
   return el("details", {}, el("summary", {}, "Groups and their patterns, ordinary text, dropped words"),
-    picked, text ? [el("h4", {}, "Loss on ordinary text (nats per token): a group that wrecks ordinary text is no task circuit"), text] : null, el("h4", {}, "Dropped words"), words);
+    picked, text ? [el("h4", {}, "Loss on ordinary text (nats per token): a group that wrecks ordinary text is no task circuit"), c.facts.text_control ? el("p", { class: "dim" }, `Not to be read here: ${c.facts.text_control}.`) : null, text] : null, el("h4", {}, "Dropped words"), words);
 }

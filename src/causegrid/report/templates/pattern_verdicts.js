@@ -19,7 +19,8 @@ const MARK = {
   "margin-not-argmax": "the margin falls, the most likely token hardly changes", "argmax-not-margin": "the most likely token changes, the margin hardly does",
   "constant writer": "an effect under zero ablation, none under mean ablation: the heads add a constant",
   redundant: "the group does much more than its heads one by one", "breaks ordinary text": "ordinary text suffers too: no task circuit",
-  contaminated: "draws may hold heads of competing groups", "pattern unknown": "no pattern score to tell correlate from null",
+  contaminated: "draws may hold heads of competing groups", "overlapping null": "fewer than 10 random draws hold none of the group’s own heads: their mean, sd and the specificity rest on those",
+  "pattern unknown": "no pattern score to tell correlate from null",
 };
 const ruling = (v) => badge(v, (VERDICT[v] || ["none"])[0]);
 
@@ -44,7 +45,7 @@ function verdicts(c) {
       { name: "Verdict", value: (v) => ruling(v.combined) },
       c.otherRules ? { name: `By ${c.otherRules} rules`, title: `the verdict of the ${c.otherRules} rules on the same effects and draws`, value: (v) => { const w = byOther(v); return !w ? "–" : w.combined === v.combined ? dim("the same") : ruling(w.combined); } } : null,
       { name: m.head, num: true, value: (v) => effect(v, "") },
-      { name: "Random draws", num: true, title: "the matched-random null: mean ± standard deviation (number of draws)", value: (v) => (v.n_null ? `${signed(v.null_mean * m.scale, m.digits)} ± ${num(v.null_sd * m.scale, m.digits)} (${v.n_null})` : "none") },
+      { name: "Random draws", num: true, title: "the matched-random null: mean ± standard deviation of the draws that hold none of the group’s heads (how many those are, of all draws; p ranks the group among all)", value: (v) => (v.n_null ? `${known(v.null_mean) ? `${signed(v.null_mean * m.scale, m.digits)} ± ${num(known(v.null_sd) ? v.null_sd * m.scale : null, m.digits)} ` : ""}(${known(v.n_apart) && v.n_apart !== v.n_null ? `${v.n_apart} of ` : ""}${v.n_null})` : "none") },
       { name: "p", num: true, value: (v) => (v.n_null ? pvalue(v.p) : "–") },
       { name: "p Holm", num: true, value: (v) => (v.n_null ? pvalue(v.p_holm) : "–") },
       { name: "p BH", num: true, title: "Benjamini and Hochberg’s, over all cells of this page", value: (v) => (v.n_null ? pvalue(v.p_bh) : "–") },

@@ -101,12 +101,11 @@ def passes(cell: PatternCell, config: Any | None) -> tuple[dict[str, int], str]:
         found["experts"] = (2 + experts) * small
     if cell.checkpoints:
         found["checkpoints"] = len(cell.checkpoints) * (size.chosen + CHECKS)
-    unknown = (
-        f" and {measured:,} for each head"
-        if config is None and (cell.singles == "all" or None in tops)
-        else ""
-    )
-    return found, unknown
+    unknown = ""
+    if config is None:
+        of_heads = f" and {measured:,} for each head" if cell.singles == "all" or None in tops else ""
+        unknown = f"{of_heads}, more if it is a mixture of experts"
+    return {what: n for what, n in found.items() if n}, unknown
 
 
 def n_conditions(cell: PatternCell) -> int:

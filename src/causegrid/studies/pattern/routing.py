@@ -3,8 +3,8 @@
 Shown beside the group's effect, because an ablation that changes the routing also swaps the weights of every
 later block: part of its effect may be that, and not the heads' own work.
 
-A group's change is read beside that of a few of its own matched-random draws, on the same prompts and in the same
-mode.  It is a description with a reference, not a test: it enters no verdict and no correction.
+A group's change is read beside that of a few of its matched-random draws without its own heads, on the same prompts
+and in the same mode.  It is a description with a reference, not a test: it enters no verdict and no correction.
 Layers below the group cannot change and are left out; its own layer can, since experts follow attention.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from causegrid.evidence.effects import bootstrap_mean
+from causegrid.evidence.effects import bootstrap_mean, effect_interval
 from causegrid.headnames import head
 from causegrid.interventions.condition import Condition
 from causegrid.interventions.heads import Ablator
@@ -74,6 +74,7 @@ def save_routing(work: PatternStages, context: CellContext) -> None:
         context.table("effects"),
         context.table("nulls"),
         modes=c.modes,
+        on=pick,
         clean=clean,
         progress=context.progress,
     )
@@ -87,6 +88,7 @@ def routing_changes(
     nulls: pd.DataFrame,
     *,
     modes: Sequence[str],
+    on: Sequence[int] | None = None,
     clean: Mapping[int, LayerRoutes] | None = None,
     n_draws: int = N_DRAWS,
     progress: Callable[[int, int, str], None] | None = None,
@@ -95,11 +97,13 @@ def routing_changes(
 
     `share`: of (token, layer) decisions whose set of chosen experts differs from the untouched model's; `low`,
     `high`: bootstrap over the `n` prompts; `null_mean`, `null_low`, `null_high`: mean and range of the same share
-    over `n_null` of the group's matched-random draws (NaN where none was drawn); `effect`: the group's on the
-    margin, from `effects`.  `clean`: routes of the untouched model on the ablator's prompts, where at hand.
+    over `n_null` of the group's matched-random draws, of those without its own heads (NaN where there is none);
+    `effect`, `effect_low`, `effect_high`: the group's on the margin, on the same prompts, from `effects`.  `on`: which
+    prompts of `effects` those of the ablator are (default all).  `clean`: routes of the untouched model on the
+    ablator's prompts, where at hand.
     """
     before = prompt_routes(ablator.model, ablator.prompts) if clean is None else clean
-    draws = {name: null_heads(nulls, name, n_draws) for name in groups}
+    draws = {name: null_heads(nulls, name, heads, n_draws) for name, heads in groups.items()}
     total = len(modes) * sum(1 + len(d) for d in draws.values())
     done = 0
     rows: list[dict[str, Any]] = []
@@ -116,22 +120,23 @@ def routing_changes(
                 "group": name,
                 "mode": mode,
                 "n": len(ablator.prompts),
-                "effect": _margin(effects, name, mode),
+                **_margin(effects, name, mode, on),
             }
             for where in (QUERY, ALL):
                 for layer in (*runs[0], -1):
                     own, *null = (_values(run, layer, where) for run in runs)
                     rows.append(fact | {"where": where, "layer": layer} | _summary(own, null))
     order = ["group", "mode", "where", "layer", "share", "low", "high", "null_mean", "null_low", "null_high"]
-    return pd.DataFrame(rows, columns=[*order, "n_null", "n", "effect"])
+    return pd.DataFrame(rows, columns=[*order, "n_null", "n", "effect", "effect_low", "effect_high"])
 
 
-def null_heads(nulls: pd.DataFrame, group: str, n: int) -> list[list[str]]:
-    """The heads of the first `n` draws of a group in a table of nulls."""
+def null_heads(nulls: pd.DataFrame, group: str, heads: Sequence[str], n: int) -> list[list[str]]:
+    """The first `n` draws of a group in a table of nulls that hold none of the group's `heads`."""
     if "null_for" not in nulls or not len(nulls):
         return []
-    own = nulls[nulls["null_for"] == group].drop_duplicates("draw").head(n)
-    return [[str(h) for h in heads] for heads in own["heads"]]
+    of_group = nulls[nulls["null_for"] == group].drop_duplicates("draw")
+    drawn = ([str(h) for h in draw] for draw in of_group["heads"])
+    return [draw for draw in drawn if not set(heads) & set(draw)][:n]
 
 
 def _changes(ablator: Ablator, heads: Sequence[str], mode: str, before: Mapping[int, LayerRoutes]) -> Changes:
@@ -168,8 +173,14 @@ def _summary(own: Floats, null: Sequence[Floats]) -> dict[str, Any]:
     return found
 
 
-def _margin(effects: pd.DataFrame, group: str, mode: str) -> float:
+def _margin(effects: pd.DataFrame, group: str, mode: str, on: Sequence[int] | None) -> dict[str, float]:
+    """The group's effect on the margin and its interval, on the prompts of the null."""
     rows = effects[
         (effects["group"] == group) & (effects["mode"] == mode) & (effects["metric"] == "logit_diff")
     ]
-    return float(rows["effect"].iloc[0]) if len(rows) else float("nan")
+    if not len(rows):
+        return dict.fromkeys(("effect", "effect_low", "effect_high"), float("nan"))
+    values = np.asarray(rows["values"].iloc[0], dtype=np.float64)
+    values = values if on is None else values[list(on)]
+    low, high = effect_interval(values, "logit_diff")
+    return {"effect": float(np.nanmean(values)), "effect_low": low, "effect_high": high}

@@ -9,6 +9,7 @@ call it a correlate or an interferer on its pattern or its single heads alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -77,6 +78,23 @@ def verdicts(
     return found
 
 
+def foreign_text(text: pd.DataFrame, n_tokens: int) -> str:
+    """Why the control text says nothing of a model of `n_tokens` words; empty where it does.
+
+    A model whose loss on it is that of a guess among all its tokens or more does not read that text, so neither a rise
+    of the loss nor its absence says that ordinary text is spared (**ours**).
+    """
+    if not len(text):
+        return ""
+    clean, guess = float(text["clean"].max()), math.log(n_tokens)
+    if clean < guess:
+        return ""
+    return (
+        f"the control text is foreign to this model: its loss there, {clean:.3g} nats a token, is no better than a "
+        f"guess among {n_tokens} tokens ({guess:.3g})"
+    )
+
+
 def _patterns(groups: pd.DataFrame, measured: set[str]) -> dict[str, dict[str, float]]:
     known = groups[groups["pattern"].notna() & groups["group"].isin(measured)]
     return {
@@ -117,6 +135,7 @@ def described_rows(effects: pd.DataFrame, rules: str) -> pd.DataFrame:
                 **{c: row[c] for c in ("low", "high", "role")},
                 "kind": "descriptive",
                 "n_null": 0,
+                "n_apart": 0,
                 "null_prompts": 0,
                 "verdict": "descriptive",
                 "combined": "descriptive",

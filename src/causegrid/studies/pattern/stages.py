@@ -18,6 +18,7 @@ from causegrid.interventions.heads import Ablator
 from causegrid.interventions.metrics import METRICS
 from causegrid.interventions.narrowed import narrowed
 from causegrid.models import fingerprint
+from causegrid.models.heads import require_attention
 from causegrid.models.record import Model
 from causegrid.signatures.attention import attention
 from causegrid.signatures.generic import generic_classes
@@ -31,9 +32,9 @@ from causegrid.studies.pattern.conditions import GROUP, KEEP, conditions, kinds_
 from causegrid.studies.pattern.head_groups import disjoint, pattern_scores
 from causegrid.studies.pattern.matched_null import matched_null, no_draws
 from causegrid.studies.pattern.prompt_sets import MEASURED, PromptParts, prompt_parts, prompt_rows, subset
-from causegrid.studies.pattern.refusals import require_attention, require_groups
+from causegrid.studies.pattern.refusals import require_groups
 from causegrid.studies.pattern.routing import save_routing
-from causegrid.studies.pattern.ruled import verdicts
+from causegrid.studies.pattern.ruled import foreign_text, verdicts
 from causegrid.studies.pattern.variants import JUDGED, by_variant
 from causegrid.studies.placement import placed
 from causegrid.tasks import task
@@ -128,7 +129,9 @@ class PatternStages:
         """Every group, what describes it, and single heads, ablated on the measured prompts."""
         c = self.cell
         groups = competing(context.table("groups"))
-        require_groups(groups, c.task, c.model)
+        require_groups(
+            groups, c.task, c.model, tried=c.groups, positions=self.parts.chosen.positions, rules=c.rules
+        )
         listed = conditions(
             self.model, groups, unions=c.unions, picked_again=competing(context.table("picked_again"))
         )
@@ -202,6 +205,8 @@ class PatternStages:
         context.save_table(
             "bos_groups", bos.bos_groups(heads, effects, context.table("picked_again"), mode=c.modes[0])
         )
+        foreign = foreign_text(text, self.model.n_tokens)
+        context.note(text_control=foreign)
         found = verdicts(
             effects,
             context.table("nulls"),
@@ -211,7 +216,7 @@ class PatternStages:
             floor=self._floor(_groups_alone(effects)),
             singles=singles,
             groups=groups,
-            text=text if len(text) else None,
+            text=text if len(text) and not foreign else None,
             heads_per_layer=self.model.n_heads,
         )
         context.save_table("verdicts", found)

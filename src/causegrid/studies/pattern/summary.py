@@ -68,9 +68,7 @@ def _verdicts(cell: Mapping[str, Any], table: pd.DataFrame) -> list[dict[str, An
                 "group": group,
                 "heads": len(m["heads"]),
                 "margin effect": _effect(m),
-                "null": f"{m['null_mean']:+.2f} ± {m['null_sd']:.2f} ({int(m['n_null'])})"
-                if m["n_null"] > 0
-                else "–",
+                "null": _null(m),
                 "corrected p": "–" if pd.isna(m["p_holm"]) else f"{m['p_holm']:.3f}",
                 "top-1 effect": _effect(by[TOP1]) if TOP1 in by else "–",
                 "verdict": m["combined"],
@@ -79,6 +77,14 @@ def _verdicts(cell: Mapping[str, Any], table: pd.DataFrame) -> list[dict[str, An
             }
         )
     return rows
+
+
+def _null(row: Mapping[Any, Any]) -> str:
+    """`-0.14 ± 0.26 (97 of 129)`: mean and sd of the draws without the group's own heads, how many of all."""
+    if not row["n_null"] > 0:
+        return "–"
+    known = f"{row['null_mean']:+.2f} ± {row['null_sd']:.2f} " if row["n_apart"] > 1 else ""
+    return f"{known}({int(row['n_apart'])} of {int(row['n_null'])})"
 
 
 def _effect(row: Mapping[Any, Any]) -> str:

@@ -1,8 +1,9 @@
 """What claims share: the registry, the table they read, and the unit in which they count.
 
-The unit is a (task, model): its seeds are not independent, so they vote together, each with its share.  Only
-competing groups count, under the rules that lead in their cell; variants of a verdict are merged
-(`co-primary` is primary, `interferer (joint)` is interferer).
+The unit is a (task, model): its seeds are not independent, so they vote together, each with its share.  A model of
+the same name trained from another seed (`zoo-olmo:seed=1`) is a seed of that model, not another model.  Only
+competing groups count, under the rules that lead in their cell; variants of a verdict are merged (`co-primary` is
+primary, `interferer (joint)` is interferer).
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from typing import Any
 import pandas as pd
 from scipy import stats
 
+from causegrid.errors import InputError
 from causegrid.evidence.claims import CONTRADICTED, SUPPORTED, UNDECIDED, Claim
 from causegrid.registry import Registry
+from causegrid.spec import joined, split
 
 SAME = {"co-primary": "primary", "interferer (joint)": "interferer"}
 UNDECIDED_VERDICTS = (
@@ -46,13 +49,22 @@ def group_table(cells: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         found = found[found["kind"] == "competing"].assign(
             cell=c["id"],
             task=c["config"]["task"],
-            model=c["config"]["model"],
+            model=trained_from_any_seed(c["config"]["model"]),
             seed=c["config"].get("seed", 0),
             family=c["facts"].get("family", ""),
         )
         found[["verdict", "combined"]] = found[["verdict", "combined"]].replace(SAME)
         tables.append(found.reindex(columns=list(COLUMNS)))
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS))
+
+
+def trained_from_any_seed(model: str) -> str:
+    """The model's name without the seed it was trained from."""
+    try:
+        name, options = split(model)
+    except InputError:  # a path with a colon
+        return model
+    return joined(name, {option: value for option, value in options.items() if option != "seed"})
 
 
 def once(groups: pd.DataFrame) -> pd.DataFrame:

@@ -20,11 +20,12 @@ def disagree(groups: pd.DataFrame) -> Claim:
         missing = "no group has a definite verdict on both metrics (no headroom or power)."
         return undecided("P4", STATEMENT, _figure(), missing, groups)
     k, n = int((both["nunique"] > 1).sum()), len(both)
+    used = groups[groups["cell"].isin(both.index.get_level_values("cell"))]
     low, high = exact(k, n)
     return Claim(
         id="P4", statement=STATEMENT, published=_figure(), measured=f"{k} of {n} groups", low=low, high=high,
         result=SUPPORTED if k else UNDECIDED,
-        why=f"of {n} groups with a definite verdict on both, {k} differ.", cells=ids(decided),
+        why=f"of {n} groups with a definite verdict on both, {k} differ.", cells=ids(used),
     )  # fmt: skip
 
 
