@@ -29,6 +29,7 @@ def calibrate(
     Returns how the run went and its summary tables.
     """
     from causegrid.runs import run, summaries
+    from causegrid.runs.config import of_study
     from causegrid.studies.examples import path
 
     options: dict[str, Any] = dict(workers=workers, engine=engine, limit=limit, progress=progress)
@@ -36,5 +37,5 @@ def calibrate(
         with path("calibration.yaml") as file:
             outcome = run(file, out, **options)
     else:
-        outcome = run(study, out, **options)
+        outcome = run(of_study(study, "calibration"), out, **options)
     return outcome, summaries(out)

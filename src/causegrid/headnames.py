@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from causegrid.errors import InputError
 
-_HEAD = re.compile(r"L(\d+)H(\d+)")
+_HEAD = re.compile(r"L(\d{1,9})H(\d{1,9})")
 
 
 def head(text: str | tuple[int, int]) -> tuple[int, int]:

@@ -218,6 +218,7 @@ def verdict(
     if listed is None:
         listed = _picked(loaded, chosen, parts, rules=rules, seed=seed)
     heads = {g.name: list(g.heads) for g in listed}
+    scored = pattern_scores(loaded, listed, attention(loaded, parts.chosen), length=LENGTH, seed=seed)
     kinds = kinds_of(heads, loaded.n_heads)
     alone = [Ablated(name=g, heads=tuple(h), role=GROUP, of=(g,)) for g, h in heads.items()]
     effects = pd.concat([ablator.table(heads, m) for m in modes], ignore_index=True)
@@ -244,8 +245,6 @@ def verdict(
         )
     text = ablator.text_loss(heads, chosen_mode) if chosen_mode != "resample" else pd.DataFrame()
     foreign = foreign_text(text, loaded.n_tokens)
-    if foreign and tell is not None:
-        tell(foreign)
     found = verdicts(
         effects,
         null,
@@ -254,7 +253,7 @@ def verdict(
         mode=chosen_mode,
         floor=floor,
         singles=ablator.table({h: [h] for group in heads.values() for h in group}, chosen_mode),
-        groups=pattern_scores(loaded, listed, attention(loaded, parts.chosen), length=LENGTH, seed=seed),
+        groups=scored,
         text=text if len(text) and not foreign else None,
         heads_per_layer=loaded.n_heads,
     )
@@ -262,6 +261,8 @@ def verdict(
     if parts.same and parts.reference is not None:
         how = f"chosen and measured on {len(parts.measured)} prompts, reference {len(parts.reference)} others"
     _tell(tell, parts.measured, how + ("" if floor else f", null on {len(pick)}"))
+    if foreign and tell is not None:
+        tell(foreign)
     found = found[found["leads"]].reset_index(drop=True)
     why = dict(zip(notes["group"], notes["why"], strict=True))
     found["null_note"] = [why.get(group, "") for group in found["group"]]

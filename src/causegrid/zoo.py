@@ -29,6 +29,7 @@ def train_zoo(
     Returns how the run went and, for every finished cell, what its model can do (`capabilities`).
     """
     from causegrid.runs import run
+    from causegrid.runs.config import of_study
     from causegrid.studies.examples import path
 
     options: dict[str, Any] = dict(workers=workers, engine=engine, limit=limit, progress=progress)
@@ -36,7 +37,7 @@ def train_zoo(
         with path("zoo.yaml") as file:
             outcome = run(file, out, **options)
     else:
-        outcome = run(study, out, **options)
+        outcome = run(of_study(study, "zoo"), out, **options)
     put_back(out)
     return outcome, capabilities(out)
 

@@ -59,6 +59,9 @@ def test_case_24_another_models_groups(tiny_model, tmp_path):
         ('{"": ["L0H1"]}', "needs a name"),
         ('{" ": ["L0H1"]}', "needs a name"),
         ("[" * 100_000, "too deeply"),
+        ('{"g": [' + "9" * 5000 + "]}", "not JSON"),
+        ('{"g": ["L' + "9" * 5000 + 'H0"]}', "not a head"),
+        ('{"a\\nb": ["L0H1"]}', "cannot be printed"),
     ],
 )
 def test_bad_files_are_refused_in_one_line(text, word, tiny_model, tmp_path):

@@ -24,6 +24,7 @@ from causegrid.studies.calibration import (
     PlantedFamily,
     PlantedGroup,
 )
+from causegrid.zoo import train_zoo
 
 ROOT = Path(__file__).parents[2]
 CIRCUIT = PlantedFamily(
@@ -256,6 +257,17 @@ def test_summaries_count_models_not_groups():
     by_rules = found.groupby("rules")["rate"].apply(list)
     assert all(rate.startswith("33.3 %") for rate in by_rules["strict"])
     assert all(rate.startswith("0.0 %") for rate in by_rules["published"])
+
+
+@pytest.mark.parametrize("verb", [calibrate.calibrate, train_zoo])
+def test_a_study_file_of_another_study_is_refused_and_nothing_written(tmp_path, verb):
+    study = tmp_path / "other.yaml"
+    study.write_text("study: pattern-selectivity\ngrid: [{tasks: [ioi], models: [smollm2-135m]}]\n")
+    with pytest.raises(
+        InputError, match=r"is a study file of 'pattern-selectivity', this takes one of '(zoo|cal)"
+    ):
+        verb(study, tmp_path / "run", engine="inline")
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_page_is_filled_from_a_run(tmp_path):

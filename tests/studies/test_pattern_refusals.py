@@ -70,8 +70,51 @@ def mamba(small_lm, tmp_path_factory):
 
 
 def test_a_model_without_attention(mamba, tmp_path):
-    why = refused(*filled(tmp_path, grid=grid("ioi", mamba)))
-    assert "has no attention heads" in why and "study: state-encoding" in why and "convolution" in why
+    """Its config says so: nothing is run, nothing is written."""
+    with pytest.raises(InputError, match=r"has no attention heads.*study: state-encoding.*convolution"):
+        filled(tmp_path, grid=grid("ioi", mamba))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("text", "word"), [(None, "holds no model"), ("{", "no usable config.json")])
+def test_a_folder_without_a_model_is_refused_before_anything_runs(tmp_path, text, word):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    if text is not None:
+        (folder / "config.json").write_text(text)
+    with pytest.raises(InputError, match=word):
+        filled(tmp_path, grid=grid("ioi", folder))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"n_prompts": 10**11}, "n_prompts.*100000"),
+        ({"generic": {"n": 10**11, "length": 48}}, "generic.n.*100000"),
+        ({"matched_null": {"n": 10**11}}, "matched_null.n.*100000"),
+        ({"seeds": [2**32]}, "seeds.*4294967295"),
+    ],
+)
+def test_sizes_that_can_only_be_slips_are_refused(small_lm, tmp_path, changes, word):
+    with pytest.raises(InputError, match=word):
+        filled(tmp_path, grid=grid("ioi", small_lm), **changes)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_screen_named_twice_is_refused(small_lm, tmp_path):
+    with pytest.raises(InputError, match="name screen 'induction' twice"):
+        filled(tmp_path, grid=grid("ioi", small_lm, groups=["induction", "previous-token", "induction"]))
+
+
+def test_no_head_picked_says_which_screens_were_tried_and_which_positions_are_missing(small_lm, tmp_path):
+    file, _ = prompts_file(tmp_path)
+    why = refused(*filled(tmp_path, grid=grid(f"prompts:{file}", small_lm), rules="strict", modes=["mean"]))
+    assert "none of the screens induction, previous-token" in why and "use rules: paper" in why
+    assert "name the positions none, too few for" in why and "name-mover (IO, S1, S2)" in why
+    (tmp_path / "again").mkdir()
+    again = refused(*filled(tmp_path / "again", grid=grid(f"prompts:{file}", small_lm)))
+    assert "use rules: paper" not in again and "verdict --groups" in again
 
 
 def test_a_tokenizer_without_the_words(small_lm, tmp_path):
@@ -173,8 +216,9 @@ def test_every_measure_of_heads_names_what_can_be_run_instead(mamba, tmp_path):
         lambda: verbs.screen("ioi", name, "name-mover", rules="strict", **options),
         lambda: verbs.ablate("ioi", name, "L0H0", mode="zero", **options),
         lambda: verbs.verdict("ioi", name, groups=None, n_null=9, mode=None, rules="strict", **options),
+        lambda: filled(tmp_path, grid=grid("ioi", mamba)),
     ]
-    said = {refused(*filled(tmp_path, grid=grid("ioi", mamba)))}
+    said = set()
     for door in doors:
         with pytest.raises(InputError) as caught:
             door()

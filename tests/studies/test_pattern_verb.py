@@ -122,3 +122,19 @@ def test_a_single_prompt_is_refused(small_lm, tmp_path, rules, part):
     groups.write_text(json.dumps({"a": ["L1H0", "L2H0"]}))
     with pytest.raises(InputError, match=part):
         by_verb(f"prompts:{file}", small_lm, rules, groups)
+
+
+@pytest.mark.parametrize(
+    ("target", "word"), [("nowhere", "unknown target position 'nowhere'"), ("", "target position")]
+)
+def test_a_target_the_task_does_not_have_is_refused_before_anything_is_ablated(
+    small_lm, doable, tmp_path, monkeypatch, target, word
+):
+    def never(*_, **__):
+        raise AssertionError("ablated before the groups were checked")
+
+    monkeypatch.setattr(verbs.Ablator, "table", never)
+    file = tmp_path / "groups.json"
+    file.write_text(json.dumps({"mine": {"heads": ["L0H1", "L1H2"], "target": target}}))
+    with pytest.raises(InputError, match=word):
+        by_verb(doable, small_lm, "strict", groups=file)

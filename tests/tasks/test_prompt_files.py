@@ -98,6 +98,11 @@ def test_positions_are_the_last_token_of_the_first_occurrence(tmp_path, bpe):
         ({**GOOD, "positions": {"x": "Spain"}}, ("'x'", "'Spain' is not in the prompt")),
         ({**GOOD, "positions": {"x": " "}}, ("is not in the prompt",)),
         ({**GOOD, "corrupted": 1}, ("'corrupted' must be a string",)),
+        ({**GOOD, "corrupted": GOOD["prompt"]}, ("'corrupted' is the prompt itself",)),
+        ({**GOOD, "positions": 0}, ("'positions' must be an object",)),
+        ({**GOOD, "positions": {"": "France"}}, ("a position needs a name",)),
+        ({**GOOD, "variant": 0}, ("'variant' must be a string",)),
+        (b'{"prompt": "a b", "answer": "c", "prompt": "d"}', ("'prompt' stands twice",)),
         (b'{"prompt": "a \\ud800", "answer": "b"}', ("half a surrogate",)),
     ],
 )
@@ -137,6 +142,17 @@ def test_errors_that_need_the_tokenizer(tmp_path, bad, words, bpe):
 def test_unknown_answers_are_refused(tmp_path):
     with pytest.raises(InputError, match=":1: answer ' Oslo' is unknown"):
         task("prompts", file=write(tmp_path, {**GOOD, "answer": "Oslo"})).prompts(word_level(WORDS), 1)
+
+
+def test_prompts_of_words_the_tokenizer_lacks_are_refused(tmp_path):
+    """They would be the same unknown token, and texts that differ in them alone one and the same prompt."""
+    bad = {**GOOD, "prompt": "The zebra of France is"}
+    twin = {**GOOD, "corrupted": "The zebra of France is"}
+    for line in (bad, twin):
+        with pytest.raises(InputError, match=":1: this tokenizer does not have 'zebra'"):
+            task("prompts", file=write(tmp_path, line)).prompts(word_level(WORDS), 1)
+    kept = task("prompts", file=write(tmp_path, GOOD, bad), unusable="drop").prompts(word_level(WORDS), 2)
+    assert len(kept) == 1 and "'zebra'" in kept.dropped[0]
 
 
 def test_unreadable_and_empty_files(tmp_path):

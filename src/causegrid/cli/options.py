@@ -34,7 +34,9 @@ ModelArg = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of everything random here.")]
-Prompts = Annotated[int, typer.Option("--n", min=4, help="Prompts in all; half choose heads, half measure.")]
+Prompts = Annotated[
+    int, typer.Option("--n", min=4, max=100_000, help="Prompts in all; half choose heads, half measure.")
+]
 Bos = Annotated[str, typer.Option(help="BOS policy: none (the papers') or model (what the tokenizer does).")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key of the study.")]
 StudyFile = Annotated[

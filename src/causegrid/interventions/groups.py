@@ -99,6 +99,8 @@ def _raw(given: str | Path | Mapping[str, Any]) -> tuple[str, Any]:
         raise InputError(f"{path}: {problem}") from None
     except RecursionError:
         raise InputError(f"{path}: nested too deeply for a groups file") from None
+    except ValueError as problem:  # a number of thousands of digits
+        raise InputError(f"{path}: not JSON ({problem})") from None
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -112,6 +114,8 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _group(where: str, name: str, value: Any, model: Model) -> Group:
     if not name.strip():
         raise InputError(f"{where}: a group needs a name")
+    if not name.isprintable():
+        raise InputError(f"{where}: the name holds characters that cannot be printed")
     if isinstance(value, Group):
         value = {"heads": list(value.heads), "target": value.target}
     target = None

@@ -2,8 +2,9 @@
 
 A null may run on a subset of the evaluated prompts (MEASURES 4.1).  Their clean values, noise floor and block
 inputs are in the whole set's planner already, so they are taken from there: the baseline costs one pass over
-the model, and the subset's clean values *are* the whole set's, not a second measurement of them.  What the
-whole planner has not computed yet, or did not keep, is computed as always.
+the model, and the subset's clean values *are* the whole set's, not a second measurement of them: a whole planner
+that has not made its pass yet makes it now, so that work taken up again in a new process gives the same numbers.
+Block inputs that the whole planner did not keep are computed as always.
 """
 
 from __future__ import annotations
@@ -34,10 +35,8 @@ def narrowed(planner: Planner, indices: Sequence[int]) -> Planner:
         reuse=planner.reuse,
         stack=planner.stack,
     )
-    if planner._clean is None:
-        return part
-    part._clean = planner._clean[pick]
-    part._noise = planner._noise
+    part._clean = planner.clean[pick]
+    part._noise = planner.noise_floor
     where = {
         int(prompt): (i, row)
         for i, group in enumerate(planner._batches)

@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
-from causegrid.errors import InputError
+import json
+from pathlib import Path
+
+from causegrid.errors import InputError, one_line
 from causegrid.models.record import Model
+
+NO_ATTENTION = ("mamba", "mamba2", "falcon_mamba")  # model types of Hugging Face
 
 
 def require_attention(model: Model) -> None:
     """Raises InputError, naming what can be run instead, for a model without attention heads."""
     if model.n_heads < 1:
-        erased = "erases directions from them"
-        if model.family.startswith("mamba"):
-            erased += " and removes its convolution"
-        raise InputError(
-            f"model {model.name!r} ({model.family}) has no attention heads, so there is nothing to screen or to "
-            "ablate here; what can be run instead: `study: state-encoding`, which probes its block outputs, "
-            f"{erased}, and `causegrid check {model.name}`, which lists what can be read and edited in it"
-        )
+        raise _without(model.name, model.family)
+
+
+def require_attention_in(folder: str) -> None:
+    """The same of a folder, from its config.json alone; of one that we saved, loading it tells.
+
+    Raises InputError also for a folder that holds no model, or whose config.json cannot be read.
+    """
+    where = Path(folder).expanduser()
+    if (where / "model.json").is_file():
+        return
+    file = where / "config.json"
+    if not file.is_file():
+        raise InputError(f"folder {folder!r} holds no model: neither model.json nor config.json is in it")
+    try:
+        stated = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{folder!r} has no usable config.json: {one_line(error, 120)}") from None
+    kind = stated.get("model_type") if isinstance(stated, dict) else None
+    if kind in NO_ATTENTION:
+        raise _without(folder, str(kind))
+
+
+def _without(name: str, family: str) -> InputError:
+    erased = "erases directions from them"
+    if family.startswith("mamba"):
+        erased += " and removes its convolution"
+    return InputError(
+        f"model {name!r} ({family}) has no attention heads, so there is nothing to screen or to "
+        "ablate here; what can be run instead: `study: state-encoding`, which probes its block outputs, "
+        f"{erased}, and `causegrid check {name}`, which lists what can be read and edited in it"
+    )

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from causegrid.errors import InputError, one_line, unknown
 from causegrid.models.config import read_config
 from causegrid.models.forward import check_finite, logits, position_limit
+from causegrid.models.heads import NO_ATTENTION
 from causegrid.models.hub import unreachable
 from causegrid.models.quiet import quiet
 from causegrid.models.readout import head_names, put_head
@@ -47,7 +48,6 @@ TOKENIZER_FILES = (
     "spiece.model",
 )
 HEAD_FILE = "head.safetensors"  # a state task's head; config.json states the shape of the old one
-NO_ATTENTION = ("mamba", "mamba2", "falcon_mamba")
 _BUFFERS = re.compile(r"(attn|attention)\.(masked_)?bias$|rotary_emb\.inv_freq$")
 _PROJECTION = re.compile(r"(attn|attention)\.(o_proj|c_proj|dense|out_proj)$")
 

@@ -135,7 +135,7 @@ class Kept:
         if not (folder / "model.json").is_file():
             raise InputError(
                 f"model {self.name!r} of seed {options.get('seed', 0)} has not been trained on this machine: "
-                "run `causegrid zoo` first"
+                "run `causegrid zoo` first (it trains seeds 0 and 1; others: a study file of `study: zoo`)"
             )
         return folder
 

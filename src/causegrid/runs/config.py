@@ -38,6 +38,16 @@ def load(path: Path | str, *, overrides: Sequence[str] = ()) -> tuple[Any, Any]:
     return study, source.validated(study.config_type)
 
 
+def of_study(path: Path | str, study: str) -> Path:
+    """The path of a study file.  Raises InputError unless it is one of `study`, or as `load` does."""
+    found, _ = load(path)
+    if found.name != study:
+        raise InputError(
+            f"{str(path)!r} is a study file of {found.name!r}, this takes one of {study!r}: `causegrid run` runs any"
+        )
+    return Path(path)
+
+
 class Source:
     """A study file as data, with the place every key came from."""
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from causegrid.errors import InputError
 
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0, le=2**32 - 1)], ...], Field(min_length=1)]
 
 
 class Block(BaseModel):

@@ -68,6 +68,9 @@ def require_screens(names: Sequence[str], made: Task) -> None:
     from causegrid.signatures.screens.base import TaskScreen, screens
 
     have = made.targets if isinstance(made, PromptTask) else ()
+    twice = next((name for name in names if list(names).count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"the groups name screen {twice!r} twice: remove one")
     for name in names:
         found = screens.get(name)
         if isinstance(found, TaskScreen) and not set(found.needs) <= set(have):
@@ -78,8 +81,10 @@ def require_screens(names: Sequence[str], made: Task) -> None:
 
 
 def require_language_model(name: str) -> None:
-    """Raises InputError when `name` can only be a mistake: no bundled model, no folder, no `org/name` id."""
+    """Raises InputError when `name` can only be a mistake: no bundled model, no folder that holds a model with
+    attention heads, no `org/name` id."""
     from causegrid.models import models
+    from causegrid.models.heads import require_attention_in
     from causegrid.models.hub import refuse_revision
 
     families = _families()
@@ -98,7 +103,10 @@ def require_language_model(name: str) -> None:
             raise unknown(f"option of model {base!r}", next(iter(options)), ())
         return
     refuse_revision(name)
-    if Path(name).expanduser().is_dir() or name.count("/") == 1:
+    if Path(name).expanduser().is_dir():
+        require_attention_in(name)
+        return
+    if name.count("/") == 1:
         return
     known = [n for n in models.names() if n not in families]
     raise unknown("model", name, known, ELSE)

@@ -24,6 +24,7 @@ from causegrid.studies.pattern.checkpoints import Checkpoint
 Frozen = ConfigDict(extra="forbid", frozen=True)
 Mode = Literal["mean", "zero", "resample"]
 DType = Literal["float32", "bfloat16", "float16"]
+MOST = 100_000  # prompts, draws, synthetic sequences: more is a slip of the keyboard
 OWN = ("n_prompts", "singles", "generic", "dtype")  # what a block may state in place of the study
 # The first decides: mean under strict, zero as published (MEASURES 3.1).
 MODES: Mapping[str, tuple[Mode, ...]] = {"strict": ("mean", "zero"), "paper": ("zero", "mean")}
@@ -34,8 +35,8 @@ class Null(BaseModel):
 
     model_config = Frozen
 
-    n: Annotated[int, Field(ge=1)] = 99
-    per_group: Annotated[int, Field(ge=1)] = 80
+    n: Annotated[int, Field(ge=1, le=MOST)] = 99
+    per_group: Annotated[int, Field(ge=1, le=MOST)] = 80
     n_prompts: Annotated[int, Field(ge=8)] = 64
     early_stop: bool = True
 
@@ -45,7 +46,7 @@ class Generic(BaseModel):
 
     model_config = Frozen
 
-    n: Annotated[int, Field(ge=16)] = 2000
+    n: Annotated[int, Field(ge=16, le=MOST)] = 2000
     length: Annotated[int, Field(ge=32)] = 256
 
 
@@ -58,7 +59,7 @@ class PatternBlock(Block):
     groups: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     unions: tuple[tuple[str, ...], ...] | None = None
     checkpoints: tuple[Checkpoint, ...] = ()
-    n_prompts: Annotated[int, Field(ge=16)] | None = None
+    n_prompts: Annotated[int, Field(ge=16, le=MOST)] | None = None
     singles: Literal["groups", "all"] | None = None
     generic: Generic | None = None
     dtype: DType | None = None
@@ -70,14 +71,14 @@ class PatternSelectivityConfig(StudyConfig):
     study: Literal["pattern-selectivity"]
     grid: Annotated[tuple[PatternBlock, ...], Field(min_length=1)]
     seeds: Seeds = (0,)
-    n_prompts: Annotated[int, Field(ge=16)] = 512
+    n_prompts: Annotated[int, Field(ge=16, le=MOST)] = 512
     bos: Literal["none", "model"] = "none"
     rules: Literal["strict", "paper"] = "strict"
     modes: Annotated[tuple[Mode, ...], Field(min_length=1)] | None = None  # None: by the rules
     singles: Literal["groups", "all"] = "all"
     generic: Generic = Generic()
     matched_null: Null = Null()
-    n_subsamples: Annotated[int, Field(ge=2)] = 20
+    n_subsamples: Annotated[int, Field(ge=2, le=MOST)] = 20
     dtype: DType = "float32"
     experts: Annotated[int, Field(ge=1)] = 16  # of each layer of a mixture, by use, ablated one by one
 

@@ -94,7 +94,7 @@ def _object(where: str, line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise InputError(f"{where}: not UTF-8 (byte {error.start + 1} of the line): {error.reason}") from None
     try:
-        made = json.loads(text)
+        made = json.loads(text, object_pairs_hook=_each_once)
     except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{where}: not JSON ({reason}): one object a line is needed") from None
@@ -109,14 +109,26 @@ def _object(where: str, line: bytes) -> dict[str, Any]:
     return made
 
 
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(k for k in names if names.count(k) > 1)!r} stands twice")
+    return made
+
+
 def _draft(where: str, made: Mapping[str, Any], repeated: list[str]) -> Draft:
     prompt = _text(where, "prompt", made["prompt"])
     if not prompt.strip():
         raise InputError(f"{where}: 'prompt' is empty")
     corrupted = made.get("corrupted")
-    positions = made.get("positions") or {}
+    positions = {} if made.get("positions") is None else made["positions"]
     if not isinstance(positions, dict):
         raise InputError(f"{where}: 'positions' must be an object (name -> text), not {positions!r}")
+    if "" in positions:
+        raise InputError(f"{where}: a position needs a name, to stand before {positions['']!r}")
+    if corrupted == prompt:
+        raise InputError(f"{where}: 'corrupted' is the prompt itself, not a twin of it")
     answers = _continuations(where, "answer", made["answer"], prompt)
     if not answers:
         raise InputError(f"{where}: 'answer' is an empty list")
@@ -126,7 +138,7 @@ def _draft(where: str, made: Mapping[str, Any], repeated: list[str]) -> Draft:
         answers=answers,
         foils=[] if foil is None else _continuations(where, "foil", foil, prompt),
         spans={n: _span(where, n, _text(where, n, t), prompt, repeated) for n, t in positions.items()},
-        variant=_text(where, "variant", made.get("variant") or "prompt"),
+        variant=_text(where, "variant", "prompt" if made.get("variant") is None else made["variant"]),
         corrupted=None if corrupted is None else _text(where, "corrupted", corrupted),
         whole=False,
     )

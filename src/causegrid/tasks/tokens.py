@@ -14,6 +14,7 @@ an offset counted by hand, so a BOS or a longer word moves every position as it 
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -131,6 +132,13 @@ class Encoder:
         """True for the tokenizer's unknown token."""
         unk = getattr(self.tokenizer, "unk_token_id", None)
         return unk is not None and token == unk
+
+    def unknown_words(self, text: str) -> list[str]:
+        """The words of a text in whose place the tokenizer puts its unknown token, the first few of them."""
+        if not any(map(self.is_unknown, self.ids(text))):
+            return []
+        words = dict.fromkeys(re.findall(r"\w+|[^\w\s]", text))
+        return [w for w in words if any(map(self.is_unknown, self.ids(w)))][:SHOWN] or [text]
 
     def place(self, text: str, span: Span) -> Span | None:
         """First and last token (inclusive, BOS not counted) that hold the characters [start, end) of the
@@ -254,6 +262,10 @@ def _encode(encoder: Encoder, draft: Draft) -> tuple[list[int], list[int], dict[
     ids = encoder.ids(draft.text)
     if not ids:
         return "the prompt has no tokens"
+    for text in (draft.text, *([] if draft.corrupted is None else [draft.corrupted])):
+        strange = encoder.unknown_words(text)
+        if strange:
+            return f"this tokenizer does not have {', '.join(map(repr, strange))}"
     if encoder.names_bos(draft.text):
         return "the prompt begins with the tokenizer's BOS token: leave it out, the BOS policy decides that"
     sides: list[list[int]] = []

@@ -19,7 +19,7 @@ import time
 import types
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -185,7 +185,10 @@ def _work(pipe: Connection, folder: Path, id: str, options: Options, threads: in
     except KeyboardInterrupt:
         finished = Finished(id=id, how="interrupted", line="interrupted")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    pipe.send(finished)
+    with suppress(
+        BrokenPipeError
+    ):  # the run was interrupted and is gone: the cell's folder says how it ended
+        pipe.send(finished)
     pipe.close()
 
 
