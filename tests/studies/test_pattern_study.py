@@ -16,6 +16,7 @@ from causegrid.studies.base import studies
 from causegrid.studies.pattern.head_groups import default_names, disjoint
 from causegrid.studies.pattern.ruled import foreign_text
 from causegrid.studies.pattern.stages import competing, subset
+from causegrid.studies.pattern.summary import summaries as pattern_summaries
 
 CONFIG = {
     "study": "pattern-selectivity",
@@ -332,3 +333,25 @@ def test_a_text_that_a_model_cannot_read_marks_nothing(monkeypatch):
     said = foreign_text(text, 591)
     assert "6.5 nats a token" in said and "591 tokens (6.38)" in said
     assert foreign_text(text, 1000) == "" and foreign_text(text.iloc[:0], 591) == ""  # ln 1000 = 6.91
+
+
+def test_a_page_says_how_many_draws_are_behind_a_null_and_corrects_over_all_cells():
+    def cell(seed, ps, apart):
+        rows = [
+            {"group": f"g{i}", "metric": m, "kind": "competing", "leads": True, "heads": ["L0H1"], "effect": -1.0,
+             "low": -1.5, "high": -0.5, "null_mean": -0.1, "null_sd": 0.2, "n_null": 99, "n_apart": apart, "p": p,
+             "p_holm": 2 * p, "combined": "null", "marks": [], "other": "null"}
+            for i, p in enumerate(ps) for m in ("logit_diff", "top1")
+        ]  # fmt: skip
+        prompts = pd.DataFrame(
+            {"half": "measured on", "logit_diff": [1.0, 2.0, 3.0], "top1": [1.0, 0.0, 1.0]}
+        )
+        tables = {"verdicts": pd.DataFrame(rows), "prompts": prompts}
+        facts = {"n_layers": 1, "n_heads": 4, "n_dropped": 0}
+        return {"config": {"task": "t", "model": "m", "seed": seed}, "facts": facts, "tables": tables.get}
+
+    found = pattern_summaries([cell(0, [0.01, 0.04], 97), cell(1, [0.03, float("nan")], 1)])["verdicts"]
+    assert list(found["null"]) == ["-0.10 ± 0.20 (97 of 99)"] * 2 + ["(1 of 99)"] * 2
+    # Benjamini and Hochberg by hand over three p: 3 x .01 / 1, min(3 x .03 / 2, 3 x .04 / 3), 3 x .04 / 3
+    assert list(found["p over all cells"]) == ["0.030", "0.040", "0.040", "–"]
+    assert list(found["corrected p"]) == ["0.020", "0.080", "0.060", "–"]

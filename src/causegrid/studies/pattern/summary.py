@@ -12,17 +12,19 @@ from typing import Any
 import pandas as pd
 
 from causegrid.evidence.effects import effect_interval, wilson
+from causegrid.evidence.nulls import benjamini_hochberg
 
 MARGIN, TOP1 = "logit_diff", "top1"
+ACROSS = "p over all cells"  # Benjamini and Hochberg's, over the margin's raw p of every competing group
 
 
 def summaries(cells: Sequence[Mapping[str, Any]]) -> dict[str, pd.DataFrame]:
     """All tables for which a cell has something, of cells as `Study.claims` gets them."""
     judged = [(c, table) for c in cells if (table := _leading(c)) is not None]
-    found = {
-        "tasks": pd.DataFrame([_task(c, table) for c, table in judged]),
-        "verdicts": pd.DataFrame([row for c, table in judged for row in _verdicts(c, table)]),
-    }
+    verdicts = pd.DataFrame([row for c, table in judged for row in _verdicts(c, table)])
+    if len(verdicts):
+        verdicts[ACROSS] = [_p(p) for p in benjamini_hochberg(verdicts[ACROSS].astype(float))]
+    found = {"tasks": pd.DataFrame([_task(c, table) for c, table in judged]), "verdicts": verdicts}
     return {name: table for name, table in found.items() if len(table)}
 
 
@@ -69,7 +71,8 @@ def _verdicts(cell: Mapping[str, Any], table: pd.DataFrame) -> list[dict[str, An
                 "heads": len(m["heads"]),
                 "margin effect": _effect(m),
                 "null": _null(m),
-                "corrected p": "–" if pd.isna(m["p_holm"]) else f"{m['p_holm']:.3f}",
+                "corrected p": _p(m["p_holm"]),
+                ACROSS: m["p"],  # corrected when all cells are there
                 "top-1 effect": _effect(by[TOP1]) if TOP1 in by else "–",
                 "verdict": m["combined"],
                 "marks": ", ".join(m["marks"]) if len(m["marks"]) else "",
@@ -77,6 +80,10 @@ def _verdicts(cell: Mapping[str, Any], table: pd.DataFrame) -> list[dict[str, An
             }
         )
     return rows
+
+
+def _p(p: float) -> str:
+    return "–" if pd.isna(p) else f"{p:.3f}"
 
 
 def _null(row: Mapping[Any, Any]) -> str:
