@@ -127,3 +127,17 @@ def test_the_published_rules_have_no_verdict_where_every_draw_holds_own_heads():
         judge(*overlapping(9), heads_per_layer=20, rules="paper", mode="mean").loc["a", "verdict"]
         == "primary"
     )
+
+
+def test_where_every_draw_that_does_as_much_holds_own_heads_the_reason_says_so():
+    """One head does all of it: any draw with that head is as good, and the p that cannot be small is explained."""
+    effects, draws = overlapping(60)
+    own = draws["heads"].map(lambda h: "L0H0" in h)
+    assert 10 < own.sum() < 99
+    draws["effect"] = np.where(own, -2.0, 0.01)
+    draws["ablated"] = 4 + draws["effect"]
+    found = judge(effects, draws, heads_per_layer=20).loc["a"]
+    assert found["verdict"] == "inconclusive" and found["specificity"] == pytest.approx(2 / 0.02)
+    assert f": {own.sum()} of 159 draws do as much, and each holds heads of the group" in found["reason"]
+    draws.loc[0, ["effect", "ablated"]] = -2.0, 2.0  # one without any of its heads
+    assert "draws do as much" not in judge(effects, draws, heads_per_layer=20).loc["a", "reason"]

@@ -25,7 +25,7 @@ from causegrid import headnames
 from causegrid.errors import InputError, unknown
 from causegrid.evidence import effects as sizes
 from causegrid.evidence.effects import Floats, as_values, effect_interval
-from causegrid.evidence.nulls import P, pvalue
+from causegrid.evidence.nulls import P, pvalue, ranked
 from causegrid.evidence.origin import CleanTable
 from causegrid.evidence.thresholds import Thresholds
 
@@ -111,6 +111,11 @@ class Reading:
     def p(self) -> P | None:
         """Rank p-value against the null; None without one."""
         return pvalue(self.matched, self.null) if self.defined and self.null.size else None
+
+    def as_extreme(self, draws: Floats) -> int:
+        """How many of some draws go as far as the group, in its direction (ties as the p-value counts them)."""
+        sign = -1 if self.matched < 0 else 1
+        return int((sign * ranked(self.matched, draws) >= 0).sum())
 
     @cached_property
     def specificity(self) -> float:

@@ -112,7 +112,7 @@ def _apart(reading: Reading, evidence: Evidence, p: Fraction | None, family: int
 def _failed(reading: Reading, p: Fraction | None, level: float, specificity: float) -> str:
     """Why an effect is not significant, its null's reliability aside; empty when it is."""
     if p is None or p > Fraction(str(level)):
-        return "no null" if p is None else f"corrected p {float(p):.2g}"
+        return "no null" if p is None else f"corrected p {float(p):.2g}{_shared(reading)}"
     if reading.within_noise:
         return "inside the noise floor"
     if not reading.excludes_zero:
@@ -124,6 +124,18 @@ def _failed(reading: Reading, p: Fraction | None, level: float, specificity: flo
     if reading.specificity < specificity - SLACK:
         return f"specificity {reading.specificity:.2g}x"
     return ""
+
+
+def _shared(reading: Reading) -> str:
+    """That the draws which do as much all hold heads of the group: then a part of it does what it does."""
+    alike = reading.as_extreme(reading.null)
+    if not alike or reading.as_extreme(reading.apart):
+        return ""
+    return (
+        f": {alike} of {reading.null.size} draws do as much, and each holds heads of the group"
+        if alike > 1
+        else f": 1 of {reading.null.size} draws does as much, and it holds heads of the group"
+    )
 
 
 def _draws(reading: Reading, evidence: Evidence, family: int) -> str:
