@@ -104,6 +104,15 @@ def test_proportions() -> None:
         proportions(5, 4, 0, 1)
 
 
+def test_a_small_p_beside_an_interval_that_holds_zero_decides_nothing() -> None:
+    """Four wide values against many narrow ones: the permutations say .01, Student's t on the unequal variances not."""
+    few, many = [0.0, 0.05, 0.1, 0.35], [0.01 * i for i in range(-6, 7)]
+    test = independent(few, many)
+    assert test.p <= 0.05 and test.low < 0 < test.high
+    result, why = decide(test, 1)
+    assert result == "not enough evidence" and "the interval holds 0 beside that p" in why
+
+
 def test_decide() -> None:
     test = proportions(4, 4, 0, 8)
     assert decide(test, 1)[0] == "supported"

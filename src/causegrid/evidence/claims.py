@@ -194,7 +194,9 @@ def decide(test: Comparison, expected: int, *, level: float = 0.05) -> tuple[str
     """(result, why): does a test support an effect of sign `expected` (+1 or -1)?
 
     Significant that way: supported; the other way: contradicted; else not enough evidence.  Holm's p is used
-    where there is one.  Raises InputError for another `expected`.
+    where there is one.  Test and interval are of different kinds (permutations, Student's t): where the interval holds
+    0 beside a small p, few and unequal units make them disagree, and neither is taken.  Raises InputError for
+    another `expected`.
     """
     if expected not in (1, -1):
         raise InputError(f"the expected sign must be 1 or -1, not {expected!r}")
@@ -203,6 +205,8 @@ def decide(test: Comparison, expected: int, *, level: float = 0.05) -> tuple[str
     name = "p" if test.p_holm is None else "Holm p"
     interval = f"[{test.low:+.3g}, {test.high:+.3g}]"
     said = f"effect {test.effect:+.3g} {interval}, {name} {p:.2g}, least attainable {least:.2g}, n {test.n}"
+    if p <= level and test.low <= 0 <= test.high:
+        return UNDECIDED, f"{said}; the interval holds 0 beside that p"
     if p <= level:
         return (SUPPORTED if test.effect * expected > 0 else CONTRADICTED), said
     if least > level:
