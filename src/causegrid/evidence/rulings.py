@@ -130,11 +130,11 @@ def without_effect(reading: Reading, evidence: Evidence) -> tuple[str, str]:
     if not inside(m.low, m.high, reading.minimum):
         return (
             "inconclusive",
-            f"its interval reaches beyond +-{bound}, so an effect of interest is not excluded",
+            f"its interval reaches beyond ± {bound}, so an effect of interest is not excluded",
         )
     pattern = evidence.patterns.get(m.group)
     if pattern is None:
-        return "null", f"its interval lies inside +-{bound}; whether its pattern is there is not known"
+        return "null", f"its interval lies inside ± {bound}; whether its pattern is there is not known"
     if pattern.present:
-        return "correlate", f"its pattern is there ({pattern.text}), its interval lies inside +-{bound}"
-    return "null", f"its pattern is not there ({pattern.text}), its interval lies inside +-{bound}"
+        return "correlate", f"its pattern is there ({pattern.text}), its interval lies inside ± {bound}"
+    return "null", f"its pattern is not there ({pattern.text}), its interval lies inside ± {bound}"

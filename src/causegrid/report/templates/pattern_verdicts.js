@@ -77,7 +77,7 @@ function nulls(c) {
   };
   const said = c.notes.map((n) => `${n.group} ${n.n_null} of ${n.wanted}${n.exhaustive ? " (all there are)" : ""}${n.contaminated ? " (contaminated)" : ""}${n.stopped ? " (stopped early: plainly within chance)" : n.why ? ` (${n.why})` : ""}`);
   const subset = d3.max(c.main, (v) => v.null_prompts), all = d3.max(c.main, (v) => v.n);
-  return el("div", {}, heading("Each group beside its matched-random null", `A thin line is one random draw: as many other heads of the same layers, ablated the same way${subset && subset < all ? `, on ${subset} of the prompts. The open dot is the group on those same prompts` : ""}. The dot with its interval is the group${subset && subset < all ? ` on all ${all}` : ""}. Left of 0 is harm.${said.length ? ` Draws: ${said.join("; ")}.` : ""}`, "h4"),
+  return el("div", {}, heading("Each group beside its matched-random null", `A thin line is one random draw: as many heads of the same layers${c.rules === "strict" ? " (some of the group’s own may be among them)" : ", none of the group’s own"}, ablated the same way${subset && subset < all ? `, on ${subset} of the prompts. The open dot is the group on those same prompts` : ""}. The dot with its interval is the group${subset && subset < all ? ` on all ${all}` : ""}. Left of 0 is harm.${said.length ? ` Draws: ${said.join("; ")}.` : ""}`, "h4"),
     legend([["group, interval over prompts", ACCENT, "dot"], subset && subset < all ? ["group on the draws’ prompts", ACCENT, "ring"] : null, ["one random draw", GREY, "tick2"]].filter(Boolean)),
     el("div", { class: "panels" }, c.metrics.map((m) => panel(el("b", {}, METRIC[m].name), strip(m)))));
 }
