@@ -240,7 +240,21 @@ def test_groups_are_disjoint_and_where_they_were_asked_to_be():
     assert list(twice.groups) == ["null", "null-2"]
 
 
+@pytest.mark.parametrize("bearers", [1, 2, None])
+def test_the_share_is_borne_by_as_many_heads_as_asked(bearers):
+    made = plant([Plant(role="primary", share=0.4, size=3, bearers=bearers)], n_layers=3, n_heads=6, seed=3)
+    says = []
+    for layer, h in map(head, made.groups["primary"]):
+        attn = made.model.module.blocks[layer].attn
+        says.append(attn.proj.weight[OUT, attn.head_dim * h : attn.head_dim * (h + 1)].abs().sum().item() > 0)
+        asks = attn.q.weight[attn.head_dim * h : attn.head_dim * (h + 1)]
+        assert asks.abs().sum() > 0  # it attends as the others do
+    assert sum(says) == (bearers or 3)
+
+
 def test_bad_input():
+    with pytest.raises(InputError, match="4 heads cannot bear the share of a group of 3"):
+        plant([Plant(role="primary", share=0.2, bearers=4)])
     with pytest.raises(InputError, match=r"7 heads cannot share 2"):
         plant([Plant(role="null")], n_heads=7, n_kv_heads=2)
     with pytest.raises(InputError, match=r"role 'primry'.*'primary'"):

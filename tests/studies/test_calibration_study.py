@@ -259,6 +259,27 @@ def test_summaries_count_models_not_groups():
     assert all(rate.startswith("0.0 %") for rate in by_rules["published"])
 
 
+def test_a_group_borne_by_one_head_is_told_apart_by_family_and_changes_no_other_cells_id():
+    group = {"role": "primary", "share": 0.4}
+    assert PlantedGroup(**group).model_dump() == PlantedGroup(**group, bearers=None).model_dump()
+    assert "bearers" not in PlantedGroup(**group).model_dump()
+    assert PlantedGroup(**group, bearers=1).model_dump()["bearers"] == 1
+    rows = [
+        {"role": "primary", "rules": rules, "metric": "logit_diff", "combined": verdict, "p_holm": p, "replicate": i,
+         "group": "primary", "marks": "", "low": -1.0, "high": -0.5, "n_null": 159, "share": 0.4}
+        for rules in ("strict", "paper")
+        for i, (verdict, p) in enumerate([("primary", 0.02), ("inconclusive", 0.3), ("inconclusive", 0.4)])
+    ]  # fmt: skip
+    family = {"name": "concentrated, 1 of 3 heads", "question": "verdicts"}
+    cell = {"config": {"family": family, "n_prompts": 64}, "tables": {"verdicts": pd.DataFrame(rows)}.get}
+    found = summaries([cell])["concentrated"]
+    assert (
+        list(found["rules"]) == ["strict", "published"]
+        and list(found["corrected p, median"]) == ["0.300"] * 2
+    )
+    assert all(rate.startswith("33.3 %") for rate in found["called `primary`"])
+
+
 @pytest.mark.parametrize("verb", [calibrate.calibrate, train_zoo])
 def test_a_study_file_of_another_study_is_refused_and_nothing_written(tmp_path, verb):
     study = tmp_path / "other.yaml"

@@ -80,12 +80,14 @@ TARGETS = {FIRST: "first", TARGET: "target", DISTRACTOR: "distractor", None: "ta
 class Plant:
     """A group of `size` heads in one role.  `share`: what the group adds to (an interferer: takes from) the
     margin, as a share of it; a backup: would add if the primary were silent.  `placement`: the layers its heads are
-    spread over, of a backup those of them that come after the primary's."""
+    spread over, of a backup those of them that come after the primary's.  `bearers`: how many of its heads do what the
+    group does, the others attend as they do and add nothing (None: all, about equally)."""
 
     role: Role
     share: float = 0.0
     size: int = 3
     placement: Literal["early", "late", "spread", "one"] = "spread"
+    bearers: int | None = None
 
     @property
     def target(self) -> str:
@@ -188,7 +190,11 @@ def plant(
         count = sum(p.role == one.role for p in named.values())
         name = one.role + (f"-{count + 1}" if count else "")
         groups[name], named[name] = [head_name(*h) for h in sorted(heads)], one
-        parts = rng.dirichlet(np.full(len(heads), 20.0))  # nearly equal parts of the group's share
+        bearing = one.bearers or len(heads)
+        if bearing > len(heads):
+            raise InputError(f"{bearing} heads cannot bear the share of a group of {len(heads)}")
+        parts = np.zeros(len(heads))
+        parts[:bearing] = rng.dirichlet(np.full(bearing, 20.0))  # nearly equal parts of the group's share
         roles |= {h: (one, one.share * float(part)) for h, part in zip(heads, parts, strict=True)}
     backed = [p for p in plants if p.role == "primary"] if any(p.role == "backup" for p in plants) else []
     width = DONE.stop if backed else WIDTH

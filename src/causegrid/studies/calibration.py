@@ -28,7 +28,8 @@ Counts = Annotated[tuple[Annotated[int, Field(ge=8)], ...], Field(min_length=1)]
 
 class PlantedGroup(BaseModel):
     """One group: its role, its share of the margin, how many heads, in which layers.  A `backup` is listed after the
-    primary it stands by for, and placed in later layers."""
+    primary it stands by for, and placed in later layers.  `bearers`: how many heads do what the group does (default
+    all)."""
 
     model_config = Frozen
 
@@ -36,6 +37,15 @@ class PlantedGroup(BaseModel):
     share: Annotated[float, Field(ge=0, le=1)] = 0.0
     size: Positive = 3
     placement: Literal["early", "late", "spread", "one"] = "spread"
+    bearers: Positive | None = None
+
+    @model_serializer(mode="wrap")
+    def _all_bear(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """That all heads bear the share goes unsaid, so a cell keeps the id it had before some might."""
+        made: dict[str, Any] = handler(self)
+        if made.get("bearers") is None:
+            made.pop("bearers", None)
+        return made
 
 
 class PlantedFamily(BaseModel):

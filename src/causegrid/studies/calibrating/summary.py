@@ -35,13 +35,14 @@ def summaries(cells: Sequence[Mapping[str, Any]]) -> dict[str, pd.DataFrame]:
         found["false positives"] = false_positives(one[~planted])
         found["stopping"] = stopping(one[~planted])
         found["power"] = power(one[one["asks"] == "power"])
+        found["concentrated"] = concentrated(one[one["asks"] == "concentrated"])
         circuits = one[one["asks"] == "circuit"]
         for rules in ("strict", "paper"):
             found[f"confusion {rules}"] = roles(circuits[circuits["rules"] == rules])
         found["marks"] = marks(every)
     if len(intervals):
         found["coverage"] = coverage(intervals)
-    return found
+    return {name: table for name, table in found.items() if len(table)}
 
 
 def _trials(cells: Sequence[Mapping[str, Any]], name: str) -> pd.DataFrame:
@@ -126,6 +127,21 @@ def power(table: pd.DataFrame) -> pd.DataFrame:
     table["share"] = [f"{100 * s:.0f} %" for s in table["share"]]
     table["called `primary`"] = [_percent(r) for r in first.to_dict("records")]
     table["found at all"] = [_percent(r) for r in other.to_dict("records")]
+    return table.replace({"rules": SHOWN})
+
+
+def concentrated(table: pd.DataFrame) -> pd.DataFrame:
+    """The power where some heads of the group do all of it, by family, and the median of the corrected p."""
+    own = table[(table["role"] == "primary") & table["rules"].isin(list(SHOWN))]
+    if not len(own):
+        return pd.DataFrame()
+    own = own.assign(primary=own["combined"] == "primary")
+    by = ["family", "prompts", "rules"]
+    found = rates(own, by, "primary")
+    middle = own.groupby(by, sort=False)["p_holm"].median()
+    table = found[by].assign(models=found["n"])
+    table["called `primary`"] = [_percent(r) for r in found.to_dict("records")]
+    table["corrected p, median"] = [f"{middle[tuple(k)]:.3f}" for k in found[by].to_numpy().tolist()]
     return table.replace({"rules": SHOWN})
 
 
