@@ -129,6 +129,27 @@ def test_the_published_rules_have_no_verdict_where_every_draw_holds_own_heads():
     )
 
 
+def test_a_primary_beside_a_larger_harm_that_is_not_significant_says_so():
+    effects, draws = overlapping(60)
+    own = draws["heads"].map(lambda h: "L0H0" in h)
+    draws["effect"] = np.where(own, -2.0, 0.01)
+    draws["ablated"] = 4 + draws["effect"]
+    small, quiet = (
+        row("b", ["L1H3", "L1H4"], jitter(-1.0)),
+        null("b", ["L1H3", "L1H4"], np.linspace(-0.1, 0.1, 159)),
+    )
+    both = pd.concat([effects, frame(small)]), pd.concat([draws, frame(quiet)])
+    found = judge(*both, heads_per_layer=20)
+    assert found.verdict.to_dict() == {"a": "inconclusive", "b": "primary"}
+    assert found.marks["b"] == ["not the largest"]
+    assert (
+        "the largest significant harm" in found.reason["b"]
+        and "it is not the largest: a (-2 logits" in found.reason["b"]
+    )
+    alone = judge(frame(small), frame(quiet), heads_per_layer=20)
+    assert alone.marks["b"] == [] and "the largest harm" in alone.reason["b"]
+
+
 def test_where_every_draw_that_does_as_much_holds_own_heads_the_reason_says_so():
     """One head does all of it: any draw with that head is as good, and the p that cannot be small is explained."""
     effects, draws = overlapping(60)

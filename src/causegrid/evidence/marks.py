@@ -27,7 +27,7 @@ def marks(
         shared.append("breaks ordinary text")
     found: dict[str, list[str]] = {}
     for metric, reading in readings.items():
-        own = list(shared)
+        own = [*shared, *rulings[metric].marks]
         if constant_writer(reading, others.get(metric, ())):
             own.append("constant writer")
         if redundant(reading, evidence):

@@ -42,7 +42,8 @@ def judge(readings: Sequence[Reading], evidence: Evidence) -> dict[str, Ruling]:
         else:
             rulings[group] = ruling
     listed = ", ".join(sorted(g for g in adjusted if evidence.members[g].competes))
-    rulings.update(_order(harmful, listed))
+    others = [r for r in readings if r not in harmful and evidence.members[r.measured.group].competes]
+    rulings.update(_order(harmful, listed, others))
     return {r.measured.group: rulings[r.measured.group] for r in readings}
 
 
@@ -168,14 +169,23 @@ def _exactly_zero(m: Measured) -> str:
     return ""
 
 
-def _order(harmful: Sequence[Reading], listed: str) -> dict[str, Ruling]:
-    """Rule 4: the largest is primary, those it does not plainly exceed co-primary, the others secondary."""
+def _order(harmful: Sequence[Reading], listed: str, others: Sequence[Reading]) -> dict[str, Ruling]:
+    """Rule 4: the largest is primary, those it does not plainly exceed co-primary, the others secondary.
+
+    `others`: competing groups that are not significant.  One of them may harm more: that is said, and marked.
+    """
     if not harmful:
         return {}
     first, *rest = sorted(harmful, key=lambda r: (r.effect, r.measured.heads, r.measured.group))
     name = first.measured.group
-    reason = f"the largest harm, {effect_text(first)}, of the groups listed: {listed}"
-    rulings = {name: Ruling(verdict="primary", reason=reason, significant=True)}
+    more = [r for r in others if r.defined and r.effect < first.effect]
+    what = "largest significant harm" if more else "largest harm"
+    reason = f"the {what}, {effect_text(first)}, of the groups listed: {listed}"
+    if more:
+        said = ", ".join(f"{r.measured.group} ({effect_text(r)})" for r in more)
+        reason += f"; it is not the largest: {said} harms more without being significant"
+    marks = ("not the largest",) if more else ()
+    rulings = {name: Ruling(verdict="primary", reason=reason, significant=True, marks=marks)}
     for reading in rest:
         group, metric = reading.measured.group, reading.measured.metric
         pair = _paired(reading.measured, first.measured)

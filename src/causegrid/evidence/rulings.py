@@ -34,6 +34,7 @@ MARKS = (
     "breaks ordinary text",
     "contaminated",
     "overlapping null",
+    "not the largest",
     "pattern unknown",
 )
 
@@ -45,6 +46,7 @@ class Ruling:
     verdict: str
     reason: str
     significant: bool = False
+    marks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ const MARK = {
   "margin-not-argmax": "the margin falls, the most likely token hardly changes", "argmax-not-margin": "the most likely token changes, the margin hardly does",
   "constant writer": "an effect under zero ablation, none under mean ablation: the heads add a constant",
   redundant: "the group does much more than its heads one by one", "breaks ordinary text": "ordinary text suffers too: no task circuit",
-  contaminated: "draws may hold heads of competing groups", "overlapping null": "fewer than 10 random draws hold none of the group’s own heads: their mean, sd and the specificity rest on those",
+  "not the largest": "a group listed harms more, without being significant", contaminated: "draws may hold heads of competing groups", "overlapping null": "fewer than 10 random draws hold none of the group’s own heads: their mean, sd and the specificity rest on those",
   "pattern unknown": "no pattern score to tell correlate from null",
 };
 const ruling = (v) => badge(v, (VERDICT[v] || ["none"])[0]);
