@@ -181,7 +181,7 @@ def test_a_hint_tells_the_number_and_its_interval(seen, whole):
 def test_verdicts_say_effect_null_and_p(seen):
     line = seen.tab.locator("#cell-1-0 table.lines tr.first").first.inner_text()
     assert re.sub(r"\s+", " ", line).startswith("name-mover primary secondary −1.90 [−2.08, −1.72]")
-    assert "(119)" in line and "0.017" in line and "0.050" in line and "7.1 ×" in line
+    assert re.search(r"± 0.22\s+119\s", line) and "0.017" in line and "0.050" in line and "7.1 ×" in line
     below = seen.tab.locator("#cell-1-0 table.lines tr.second").first.inner_text()
     assert "By the paper rules secondary: harms, 4x its null" in below
     heading = seen.tab.locator("#cell-1-0").get_by_role("heading", name="What describes the groups")

@@ -45,7 +45,7 @@ function verdicts(c) {
       { name: "Verdict", value: (v) => ruling(v.combined) },
       c.otherRules ? { name: `By ${c.otherRules} rules`, title: `the verdict of the ${c.otherRules} rules on the same effects and draws`, value: (v) => { const w = byOther(v); return !w ? "–" : w.combined === v.combined ? dim("the same") : ruling(w.combined); } } : null,
       { name: m.head, num: true, value: (v) => effect(v, "") },
-      { name: "Random draws", num: true, title: "the matched-random null: mean ± standard deviation of the draws that hold none of the group’s heads (how many those are, of all draws; p ranks the group among all)", value: (v) => (v.n_null ? `${known(v.null_mean) ? `${signed(v.null_mean * m.scale, m.digits)} ± ${num(known(v.null_sd) ? v.null_sd * m.scale : null, m.digits)} ` : ""}(${known(v.n_apart) && v.n_apart !== v.n_null ? `${v.n_apart} of ` : ""}${v.n_null})` : "none") },
+      { name: "Random draws", num: true, title: "the matched-random null: mean ± standard deviation of the draws that hold none of the group’s heads (how many those are, of all draws; p ranks the group among all)", value: (v) => (v.n_null ? [known(v.null_mean) ? `${signed(v.null_mean * m.scale, m.digits)} ± ${num(known(v.null_sd) ? v.null_sd * m.scale : null, m.digits)}` : "–", el("div", { class: "dim" }, `${known(v.n_apart) && v.n_apart !== v.n_null ? `${v.n_apart} of ` : ""}${v.n_null}`)] : "none") },
       { name: "p", num: true, value: (v) => (v.n_null ? pvalue(v.p) : "–") },
       { name: "p Holm", num: true, value: (v) => (v.n_null ? pvalue(v.p_holm) : "–") },
       { name: "p BH", num: true, title: "Benjamini and Hochberg’s, over all cells of this page", value: (v) => (v.n_null ? pvalue(v.p_bh) : "–") },
