@@ -104,7 +104,7 @@ def overlapping(n_apart: int, n: int = 159) -> tuple[pd.DataFrame, pd.DataFrame]
 
 @pytest.mark.parametrize(
     ("n_apart", "marked", "verdict"),
-    [(0, True, "inconclusive"), (9, True, "primary"), (10, False, "primary")],
+    [(0, True, "inconclusive"), (1, True, "unreliable null"), (9, True, "primary"), (10, False, "primary")],
 )
 def test_mean_and_specificity_are_of_the_draws_without_own_heads_and_how_many_is_said(
     n_apart, marked, verdict
@@ -144,7 +144,7 @@ def test_a_primary_beside_a_larger_harm_that_is_not_significant_says_so():
     assert found.marks["b"] == ["not the largest"]
     assert (
         "the largest significant harm" in found.reason["b"]
-        and "it is not the largest: a (-2 logits" in found.reason["b"]
+        and "; not the largest: a (-2 logits" in found.reason["b"]
     )
     alone = judge(frame(small), frame(quiet), heads_per_layer=20)
     assert alone.marks["b"] == [] and "the largest harm" in alone.reason["b"]

@@ -16,7 +16,9 @@ from runs_fake_study import Fake, FakeConfig, Other, fake, ran
 
 from causegrid.errors import InputError
 from causegrid.runs import claims, plan, run, status
-from causegrid.runs.store import open_run
+from causegrid.runs.engines.base import Options
+from causegrid.runs.execute import execute, give_up
+from causegrid.runs.store import code_of, create, open_run
 
 HERE = Path(__file__).parent
 ALL = ["first", "second", "third"]
@@ -548,7 +550,46 @@ def test_a_stage_of_another_version_comes_again_and_those_after_it_and_none_befo
     assert inline(fake(log, "a", "b"), out).n_cached == 2 and snapshot(out / "cells") == before
 
 
-def test_a_killed_cell_is_not_mistaken_for_one_of_another_version(tmp_path, log, monkeypatch):
+def test_a_cell_of_another_version_whose_worker_dies_is_not_reported_done(tmp_path, log, monkeypatch):
+    out = tmp_path / "run"
+    inline(fake(log, "a"), out)
+    monkeypatch.setattr(Fake, "stage_versions", {"third": 2})
+    made = create(out, *fake(log, "a"), fake(log, "a")[0].cells(fake(log, "a")[1]))
+    (id,) = made.configs
+    assert made.cell(id).outdated and give_up(out, id, "failed", "killed: out of memory").how == "failed"
+    assert made.cell(id).status == "failed" and list(made.cell(id).stages) == ["first", "second"]
+    assert inline(fake(log, "a"), out).n_done == 1 and ran(log, "a") == [*ALL, "third"]
+
+
+def test_a_worker_of_other_code_leaves_the_cells_alone(tmp_path, log, monkeypatch):
+    """run.json was begun anew by a causegrid with other stages while this one runs: nothing is computed or stamped."""
+    out = tmp_path / "run"
+    inline(fake(log, "a"), out)
+    before = snapshot(out / "cells")
+    monkeypatch.setattr(Fake, "stage_versions", {"third": 2})
+    create(out, *fake(log, "a"), fake(log, "a")[0].cells(fake(log, "a")[1]))
+    monkeypatch.setattr(Fake, "stage_versions", {})
+    (id,) = open_run(out).configs
+    found = execute(out, id, Options(code=code_of(Fake())), lambda *_: None)
+    assert found.how == "failed" and "stage versions {'third': 2}, this one has {}" in found.line
+    assert {n: b for n, b in snapshot(out / "cells").items() if not n.endswith(".lock")} == before
+
+
+def test_weights_left_out_and_another_version_are_both_named(tmp_path, log, monkeypatch):
+    out = tmp_path / "run"
+    inline(fake(log, "weights"), out)
+    next(out.glob("cells/*/model.safetensors")).unlink()
+    assert one(out).status == "done"
+    monkeypatch.setattr(Fake, "stage_versions", {"third": 2})
+    inline(fake(log, "weights"), out, limit=0)
+    assert (
+        "'third' is of version 1, now 2" in one(out).message
+        and "model.safetensors was left out" in one(out).message
+    )
+    assert inline(fake(log, "weights"), out).n_done == 1 and ran(log, "weights") == [*ALL, *ALL]
+
+
+def test_a_cell_that_goes_on_keeps_the_versions_of_its_finished_stages(tmp_path, log, monkeypatch):
     """It goes on at its first unfinished stage with the versions its finished stages were written with."""
     monkeypatch.setattr(Fake, "stage_versions", {"first": 3, "third": 2})
     out = tmp_path / "run"

@@ -242,3 +242,28 @@ def test_disagreement_names_the_cells_it_counted():
     table = unsure["tables"]("verdicts")
     table.loc[table["metric"] == "top1", "verdict"] = "no headroom"
     assert results([sure, unsure])["P4"]["cells"] == [sure["id"]]
+
+
+def test_groups_that_sit_elsewhere_in_another_seeds_model_stand_apart():
+    """name-mover in layer 0 of one model and above in the other: a heavy unit and a light one, not their mean."""
+    cells = [cell(t, m, "olmo", "task") for t in "ab" for m in ("zoo-olmo", "zoo-olmo:seed=1")]
+    for one in cells[1::2]:
+        table = one["tables"]("verdicts")
+        table["heads"] = [
+            ["L5H1"] if g == "previous-token" else h
+            for g, h in zip(table["group"], table["heads"], strict=True)
+        ]
+    assert "n 8" in results(cells)["P5"]["why"]  # 2 tasks x (3 groups + previous-token once more)
+
+
+def test_primacy_permutes_labels_within_one_list_of_groups():
+    """A group that only one seed's model has cannot change places with the others'."""
+    cells = [
+        cell("ioi", m, "olmoe", "previous-token")
+        for m in ("zoo-olmoe", "zoo-olmoe:seed=1", "zoo-olmoe:seed=2")
+    ]
+    table = cells[2]["tables"]("verdicts")
+    extra = table[table["group"] == "task"].assign(group="extra", verdict="primary", combined="primary")
+    cells[2]["tables"] = {"verdicts": pd.concat([table, extra]), "effects": cells[2]["tables"]("effects")}.get
+    found = results(cells)["P2"]
+    assert found["measured"] == "1 of 1" and "0.333 expected by chance" in found["why"]

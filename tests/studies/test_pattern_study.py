@@ -337,9 +337,10 @@ def test_a_text_that_a_model_cannot_read_marks_nothing(monkeypatch):
 
 def test_a_page_says_how_many_draws_are_behind_a_null_and_corrects_over_all_cells():
     def cell(seed, ps, apart):
+        sd = 0.2 if apart > 1 else float("nan")
         rows = [
             {"group": f"g{i}", "metric": m, "kind": "competing", "leads": True, "heads": ["L0H1"], "effect": -1.0,
-             "low": -1.5, "high": -0.5, "null_mean": -0.1, "null_sd": 0.2, "n_null": 99, "n_apart": apart, "p": p,
+             "low": -1.5, "high": -0.5, "null_mean": -0.1, "null_sd": sd, "n_null": 99, "n_apart": apart, "p": p,
              "p_holm": 2 * p, "combined": "null", "marks": [], "other": "null"}
             for i, p in enumerate(ps) for m in ("logit_diff", "top1")
         ]  # fmt: skip

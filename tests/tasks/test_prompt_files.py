@@ -102,7 +102,7 @@ def test_positions_are_the_last_token_of_the_first_occurrence(tmp_path, bpe):
         ({**GOOD, "positions": 0}, ("'positions' must be an object",)),
         ({**GOOD, "positions": {"": "France"}}, ("a position needs a name",)),
         ({**GOOD, "variant": 0}, ("'variant' must be a string",)),
-        (b'{"prompt": "a b", "answer": "c", "prompt": "d"}', ("'prompt' stands twice",)),
+        (b'{"prompt": "a b", "answer": "c", "prompt": "d"}', (":2: the key 'prompt' stands twice",)),
         (b'{"prompt": "a \\ud800", "answer": "b"}', ("half a surrogate",)),
     ],
 )
@@ -153,6 +153,17 @@ def test_prompts_of_words_the_tokenizer_lacks_are_refused(tmp_path):
             task("prompts", file=write(tmp_path, line)).prompts(word_level(WORDS), 1)
     kept = task("prompts", file=write(tmp_path, GOOD, bad), unusable="drop").prompts(word_level(WORDS), 2)
     assert len(kept) == 1 and "'zebra'" in kept.dropped[0]
+
+
+def test_an_unknown_token_with_another_office_or_spelt_by_the_text_lacks_no_word(tmp_path, bpe):
+    """GPT-2's unknown token is its end of text, which a prompt may hold; a text may spell `<unk>` itself."""
+    words = word_level([*WORDS, "<unk>"])
+    text = {**GOOD, "prompt": "The <unk> of France is"}
+    assert len(task("prompts", file=write(tmp_path, text)).prompts(words, 1)) == 1
+    gpt2 = word_level(WORDS)
+    gpt2.eos_token = gpt2.unk_token
+    bad = {**GOOD, "prompt": "The zebra of France is"}
+    assert len(task("prompts", file=write(tmp_path, bad)).prompts(gpt2, 1)) == 1
 
 
 def test_unreadable_and_empty_files(tmp_path):

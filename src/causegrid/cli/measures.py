@@ -155,6 +155,7 @@ def verdict(
         typer.Option(
             "--n-null",
             min=1,
+            max=100_000,
             help="At least so many draws a group: max(N, 80 x groups - 1), fewer with early stopping.",
         ),
     ] = 99,

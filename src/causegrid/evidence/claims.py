@@ -194,9 +194,9 @@ def decide(test: Comparison, expected: int, *, level: float = 0.05) -> tuple[str
     """(result, why): does a test support an effect of sign `expected` (+1 or -1)?
 
     Significant that way: supported; the other way: contradicted; else not enough evidence.  Holm's p is used
-    where there is one.  Test and interval are of different kinds (permutations, Student's t): where the interval holds
-    0 beside a small p, few and unequal units make them disagree, and neither is taken.  Raises InputError for
-    another `expected`.
+    where there is one.  Test and interval are of different kinds (permutations and Student's t, Fisher and
+    Newcombe): where the interval holds 0 beside a small p, few and unequal units make them disagree, and neither
+    is taken.  Raises InputError for another `expected`.
     """
     if expected not in (1, -1):
         raise InputError(f"the expected sign must be 1 or -1, not {expected!r}")

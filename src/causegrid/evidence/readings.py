@@ -156,6 +156,8 @@ class Reading:
     def unreliable(self) -> str:
         """Why the null cannot be relied on; empty when it can."""
         t = self.thresholds
+        if 0 < self.apart.size < 2 <= self.null.size:
+            return f"1 of its {self.null.size} random draws holds none of its heads, so their spread is not known"
         if -self.null_mean > t.null_removes * self.removable + SLACK:
             share = -self.null_mean / self.removable if self.removable else math.inf
             return f"the random draws alone remove {share:.0%} of what can be removed"

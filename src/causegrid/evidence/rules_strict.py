@@ -130,7 +130,8 @@ def _failed(reading: Reading, p: Fraction | None, level: float, specificity: flo
 def _shared(reading: Reading) -> str:
     """That the draws which do as much all hold heads of the group: then a part of it does what it does."""
     alike = reading.as_extreme(reading.null)
-    if not alike or reading.as_extreme(reading.apart):
+    enough = reading.apart.size >= reading.thresholds.apart
+    if not alike or not enough or reading.as_extreme(reading.apart):
         return ""
     return (
         f": {alike} of {reading.null.size} draws do as much, and each holds heads of the group"
@@ -183,7 +184,7 @@ def _order(harmful: Sequence[Reading], listed: str, others: Sequence[Reading]) -
     reason = f"the {what}, {effect_text(first)}, of the groups listed: {listed}"
     if more:
         said = ", ".join(f"{r.measured.group} ({effect_text(r)})" for r in more)
-        reason += f"; it is not the largest: {said} harms more without being significant"
+        reason += f"; not the largest: {said} {'harms' if len(more) == 1 else 'harm'} more without being significant"
     marks = ("not the largest",) if more else ()
     rulings = {name: Ruling(verdict="primary", reason=reason, significant=True, marks=marks)}
     for reading in rest:

@@ -32,8 +32,6 @@ def read_config(where: str, extra: dict[str, Any]) -> Any:
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    if Path(where).is_dir() and not (Path(where) / "config.json").is_file():
-        raise InputError(f"folder {where!r} holds no model: neither model.json nor config.json is in it")
     _check_sizes(where)
     try:
         config = AutoConfig.from_pretrained(where, **extra)
@@ -56,19 +54,27 @@ def read_config(where: str, extra: dict[str, Any]) -> Any:
     return config
 
 
-def _check_sizes(where: str) -> None:
-    """Raises InputError when a local config.json states layers, heads or widths that are no positive number."""
-    file = Path(where) / "config.json"
+def stated(where: str) -> dict[str, Any]:
+    """What the config.json of a local folder holds.  Raises InputError for a folder without one, or no JSON object."""
+    file = Path(where).expanduser() / "config.json"
     if not file.is_file():
-        return
+        raise InputError(f"folder {where!r} holds no model: neither model.json nor config.json is in it")
     try:
-        stated = json.loads(file.read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{where!r} has no usable config.json: not JSON ({one_line(error, 120)})") from None
-    if not isinstance(stated, dict):
+    if not isinstance(found, dict):
         raise InputError(f"{where!r} has no usable config.json: it holds no JSON object")
+    return found
+
+
+def _check_sizes(where: str) -> None:
+    """Raises InputError when a local config.json states layers, heads or widths that are no positive number."""
+    if not Path(where).is_dir():
+        return
+    config = stated(where)
     for size in SIZES:
-        value = stated.get(size)
+        value = config.get(size)
         if value is not None and not isinstance(value, list) and (type(value) is not int or value < 1):
             raise InputError(
                 f"{where!r} has no usable config.json: {size} is {value!r}, not a whole number from 1"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from causegrid.errors import InputError, one_line
+from causegrid.errors import InputError
+from causegrid.models.config import stated
 from causegrid.models.record import Model
 
 NO_ATTENTION = ("mamba", "mamba2", "falcon_mamba")  # model types of Hugging Face
@@ -22,17 +22,9 @@ def require_attention_in(folder: str) -> None:
 
     Raises InputError also for a folder that holds no model, or whose config.json cannot be read.
     """
-    where = Path(folder).expanduser()
-    if (where / "model.json").is_file():
+    if (Path(folder).expanduser() / "model.json").is_file():
         return
-    file = where / "config.json"
-    if not file.is_file():
-        raise InputError(f"folder {folder!r} holds no model: neither model.json nor config.json is in it")
-    try:
-        stated = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{folder!r} has no usable config.json: {one_line(error, 120)}") from None
-    kind = stated.get("model_type") if isinstance(stated, dict) else None
+    kind = stated(folder).get("model_type")
     if kind in NO_ATTENTION:
         raise _without(folder, str(kind))
 

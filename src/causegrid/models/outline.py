@@ -25,7 +25,7 @@ def outlined(name: str) -> Any | None:
     """The module of a model's name on the meta device; None where its config is neither here nor on a hub that
     answers, its package is not installed, or it is made by code and has no file."""
     try:
-        base, options = split(name)
+        base, options = (name, {}) if Path(name).expanduser().is_dir() else split(name)
         factory = models.get(base) if base in models else None
         where = str(factory.folder(**options)) if isinstance(factory, Kept) else name
         shapes = outline(where)

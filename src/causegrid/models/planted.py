@@ -190,8 +190,8 @@ def plant(
         count = sum(p.role == one.role for p in named.values())
         name = one.role + (f"-{count + 1}" if count else "")
         groups[name], named[name] = [head_name(*h) for h in sorted(heads)], one
-        bearing = one.bearers or len(heads)
-        if bearing > len(heads):
+        bearing = len(heads) if one.bearers is None else one.bearers
+        if not 1 <= bearing <= len(heads):
             raise InputError(f"{bearing} heads cannot bear the share of a group of {len(heads)}")
         parts = np.zeros(len(heads))
         parts[:bearing] = rng.dirichlet(np.full(bearing, 20.0))  # nearly equal parts of the group's share

@@ -84,7 +84,9 @@ def give_up(folder: Path, id: str, how: str, line: str, *, since: float = 0.0) -
         try:
             found, _ = files.read_json(path / store.CELL)
             status = found.get("status") if found else None
-            if status == "done" or (found and status == "stopped" and _unix(found.get("finished")) > since):
+            record = run.cell(id)
+            whole = status == "done" and not (record.damage or record.outdated)
+            if whole or (found and status == "stopped" and _unix(found.get("finished")) > since):
                 return Finished(id=id, how="done")
             store.clear(path)
             manifest = found or {
@@ -116,6 +118,9 @@ class _Cell:
 
     def fill(self) -> Finished:
         """Every stage that is not finished yet."""
+        has = dict(study(self.options.code).stage_versions)
+        if has != self.run.stage_versions:
+            return Finished(id=self.id, how="failed", line=_other_code(self.run.stage_versions, has))
         record = self.run.cell(self.id, verify=True)
         before = record.manifest
         if before.get("status") == "done" and not (record.damage or record.outdated):
@@ -330,6 +335,14 @@ def require_plain(name: str) -> None:
     """Raises ValueError for what is not the plain name of a file."""
     if not name or Path(name).name != name or name.startswith(".") or name.endswith(files.CORRUPT):
         raise ValueError(f"not a file name for a cell: {name!r}")
+
+
+def _other_code(written: Mapping[str, int], has: Mapping[str, int]) -> str:
+    """Why a worker leaves a cell alone: another causegrid has begun the run anew, whose stages are not this one's."""
+    return (
+        f"run.json is of a causegrid with stage versions {dict(written)}, this one has {dict(has)}: "
+        "start the run again"
+    )
 
 
 def _plain(stage: str) -> str:

@@ -9,8 +9,8 @@ written last.  So a killed process leaves the state before its stage, and a dama
 that wrote it and the stages after it, with a message, until the next run computes them again.  Weights may be
 left out (a store kept in git): an absent `*.safetensors` takes nothing back from a cell whose stages are all
 finished, since nothing is left to read it.  A finished stage of another version than the study has now is taken
-back like a damaged one.  No file holds a path of this machine or its name.
-Reading never writes.
+back like a damaged one, and then weights that were left out are missed.  No file holds a path of this machine or
+its name.  Reading never writes.
 """
 
 from __future__ import annotations
@@ -260,6 +260,7 @@ def read_cell(
     elif wrong:
         wrong |= {name: f"{name} was left out" for name in left_out}
         listed, stages, message = _undamaged(listed, stages, names, wrong)
+        message = "; ".join(filter(None, (outdated, message)))
         left_out = ()
     status = _status(written, bool(owner), bool(message) and not (spared and written == "failed"))
     if outdated and status == "done":

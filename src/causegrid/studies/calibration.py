@@ -160,6 +160,11 @@ def _check(family: PlantedFamily) -> None:
         raise InputError(
             f"family {family.name!r} plants {taken} heads in {family.layers} layers of {family.heads}: too many"
         )
+    for g in family.groups:
+        if g.bearers is not None and g.bearers > g.size:
+            raise InputError(
+                f"family {family.name!r}: {g.bearers} heads cannot bear the share of a group of {g.size}"
+            )
     if family.kv_heads is not None and family.heads % family.kv_heads:
         raise InputError(
             f"family {family.name!r}: {family.heads} heads cannot share {family.kv_heads} key-value heads"

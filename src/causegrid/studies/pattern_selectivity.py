@@ -108,7 +108,7 @@ class PatternSelectivity(Study):
 
     name = "pattern-selectivity"
     version = 4
-    stage_versions: ClassVar[dict[str, int]] = {"routing": 2, "verdicts": 3}
+    stage_versions: ClassVar[dict[str, int]] = {"routing": 2, "verdicts": 4}
     note = "screens, head-group ablation, matched-random null, verdicts (arXiv 2606.05378)"
     config_type = PatternSelectivityConfig
     cell_type = PatternCell

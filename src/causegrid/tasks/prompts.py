@@ -95,6 +95,8 @@ def _object(where: str, line: bytes) -> dict[str, Any]:
         raise InputError(f"{where}: not UTF-8 (byte {error.start + 1} of the line): {error.reason}") from None
     try:
         made = json.loads(text, object_pairs_hook=_each_once)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
     except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{where}: not JSON ({reason}): one object a line is needed") from None
@@ -113,7 +115,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
         names = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(k for k in names if names.count(k) > 1)!r} stands twice")
+        raise InputError(f"the key {next(k for k in names if names.count(k) > 1)!r} stands twice")
     return made
 
 

@@ -133,12 +133,22 @@ class Encoder:
         unk = getattr(self.tokenizer, "unk_token_id", None)
         return unk is not None and token == unk
 
+    def lacks_words(self, text: str) -> bool:
+        """Whether the tokenizer puts its unknown token in the place of words of this text.
+
+        Never where that token has another office (GPT-2's is its end of text: bytes know every word), and not where
+        the text itself spells it.
+        """
+        made = self.tokenizer
+        offices = {getattr(made, f"{office}_token_id", None) for office in ("bos", "eos", "pad")}
+        if getattr(made, "unk_token_id", None) in offices or str(made.unk_token) in text:
+            return False
+        return any(map(self.is_unknown, self.ids(text)))
+
     def unknown_words(self, text: str) -> list[str]:
-        """The words of a text in whose place the tokenizer puts its unknown token, the first few of them."""
-        if not any(map(self.is_unknown, self.ids(text))):
-            return []
+        """The first few words of a text that are unknown by themselves."""
         words = dict.fromkeys(re.findall(r"\w+|[^\w\s]", text))
-        return [w for w in words if any(map(self.is_unknown, self.ids(w)))][:SHOWN] or [text]
+        return [w for w in words if any(map(self.is_unknown, self.ids(w)))][:SHOWN]
 
     def place(self, text: str, span: Span) -> Span | None:
         """First and last token (inclusive, BOS not counted) that hold the characters [start, end) of the
@@ -262,12 +272,12 @@ def _encode(encoder: Encoder, draft: Draft) -> tuple[list[int], list[int], dict[
     ids = encoder.ids(draft.text)
     if not ids:
         return "the prompt has no tokens"
-    for text in (draft.text, *([] if draft.corrupted is None else [draft.corrupted])):
-        strange = encoder.unknown_words(text)
-        if strange:
-            return f"this tokenizer does not have {', '.join(map(repr, strange))}"
     if encoder.names_bos(draft.text):
         return "the prompt begins with the tokenizer's BOS token: leave it out, the BOS policy decides that"
+    for text in (draft.text, *([] if draft.corrupted is None else [draft.corrupted])):
+        if encoder.lacks_words(text):
+            said = ", ".join(map(repr, encoder.unknown_words(text)))
+            return f"this tokenizer does not have {said or 'all words of the prompt'}"
     sides: list[list[int]] = []
     for side, continuations in (("answer", draft.answers), ("foil", draft.foils)):
         side_ids: list[int] = []

@@ -131,8 +131,11 @@ def power(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def concentrated(table: pd.DataFrame) -> pd.DataFrame:
-    """The power where some heads of the group do all of it, by family, and the median of the corrected p."""
+    """The power where some heads of the group do all of it, by family, and the median of the corrected p; models that
+    fail the task's floor are left out of both."""
     own = table[(table["role"] == "primary") & table["rules"].isin(list(SHOWN))]
+    floor = own.loc[own["combined"] == "not testable", ["family", "replicate"]].apply(tuple, axis=1)
+    own = own[~own[["family", "replicate"]].apply(tuple, axis=1).isin(set(floor))]
     if not len(own):
         return pd.DataFrame()
     own = own.assign(primary=own["combined"] == "primary")

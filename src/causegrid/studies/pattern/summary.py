@@ -40,19 +40,27 @@ def _leading(cell: Mapping[str, Any]) -> pd.DataFrame | None:
 def _task(cell: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
     """What the untouched model does on the prompts measured on, and the verdicts that came of it."""
     facts, once = cell["facts"], table.drop_duplicates("group")
-    prompts = cell["tables"]("prompts")
+    return {
+        **_names(cell),
+        **_untouched(cell["tables"]("prompts")),
+        "heads": int(facts["n_layers"]) * int(facts["n_heads"]),
+        "words dropped": int(facts["n_dropped"]),
+        "verdicts": ", ".join(f"{n} {v}" for v, n in once["combined"].value_counts(sort=False).items()),
+    }
+
+
+def _untouched(prompts: pd.DataFrame | None) -> dict[str, Any]:
+    """Margin and top-1 over the prompts measured on, with their intervals."""
+    if prompts is None:  # the file cannot be read, which was said
+        return dict.fromkeys(("prompts", "margin, logits", "top-1"), "–")
     measured = prompts[prompts["half"] == "measured on"]
     margins, right = measured[MARGIN], int(measured[TOP1].sum())
     low, high = effect_interval(margins, MARGIN)
     least, most = wilson(right, len(measured))
     return {
-        **_names(cell),
         "prompts": len(measured),
         "margin, logits": f"{margins.mean():.2f} [{low:.2f}, {high:.2f}]",
         "top-1": f"{right / len(measured):.2f} [{least:.2f}, {most:.2f}]",
-        "heads": int(facts["n_layers"]) * int(facts["n_heads"]),
-        "words dropped": int(facts["n_dropped"]),
-        "verdicts": ", ".join(f"{n} {v}" for v, n in once["combined"].value_counts(sort=False).items()),
     }
 
 
@@ -90,8 +98,9 @@ def _null(row: Mapping[Any, Any]) -> str:
     """`-0.14 ± 0.26 (97 of 129)`: mean and sd of the draws without the group's own heads, how many of all."""
     if not row["n_null"] > 0:
         return "–"
-    known = f"{row['null_mean']:+.2f} ± {row['null_sd']:.2f} " if row["n_apart"] > 1 else ""
-    return f"{known}({int(row['n_apart'])} of {int(row['n_null'])})"
+    known = f"{row['null_mean']:+.2f} ± {row['null_sd']:.2f} " if row["null_sd"] == row["null_sd"] else ""
+    of = f"{int(row['n_apart'])} of " if "n_apart" in row else ""  # cells judged before it was counted
+    return f"{known}({of}{int(row['n_null'])})"
 
 
 def _effect(row: Mapping[Any, Any]) -> str:

@@ -13,6 +13,7 @@ shown on it too.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
@@ -94,9 +95,19 @@ def _primacy(id: str, groups: pd.DataFrame, metric: str) -> Claim:
 
 
 def units(rows: pd.DataFrame) -> dict[tuple[str, str], Unit]:
-    """(task, model) -> its groups' shares of primary, where the previous-token group competed and any was primary."""
+    """(task, model) -> its groups' shares of primary, where the previous-token group competed and any was primary.
+
+    Models trained from several seeds need not have the same groups: the cells of the list that most of them share
+    count, since labels can be exchanged within one list alone.
+    """
     found: dict[tuple[str, str], Unit] = {}
     for (task, model), mine in rows.groupby(["task", "model"]):
+        lists = {cell: tuple(dict.fromkeys(rows["group"])) for cell, rows in mine.groupby("cell", sort=False)}
+        lists = {cell: names for cell, names in lists.items() if GROUP in names}
+        if not lists:
+            continue
+        (shared, _), *_ = Counter(lists.values()).most_common(1)
+        mine = mine[mine["cell"].isin([cell for cell, names in lists.items() if names == shared])]
         seeds = mine["cell"].nunique()
         counts = mine[mine["verdict"] == "primary"].groupby("group")["cell"].nunique()
         names = list(dict.fromkeys(mine["group"]))
