@@ -118,7 +118,7 @@ class _Cell:
 
     def fill(self) -> Finished:
         """Every stage that is not finished yet."""
-        has = dict(study(self.options.code).stage_versions)
+        has = self._stage_versions()
         if has != self.run.stage_versions:
             return Finished(id=self.id, how="failed", line=_other_code(self.run.stage_versions, has))
         record = self.run.cell(self.id, verify=True)
@@ -142,6 +142,13 @@ class _Cell:
         whole = set(self.manifest["stage_names"]) <= set(self.manifest["stages"])
         self._end("done" if whole else "stopped", None)
         return Finished(id=self.id, how="done")
+
+    def _stage_versions(self) -> dict[str, int]:
+        """Those of this process's code; of code that cannot be imported the run's: its first stage says so."""
+        try:
+            return dict(study(self.options.code).stage_versions)
+        except InputError:
+            return self.run.stage_versions
 
     def _start(self, record: store.CellRecord) -> None:
         store.clear(self.path)
