@@ -21,8 +21,9 @@ from runs_fake_study import Fake, FakeCell, fake
 from causegrid.errors import InputError
 from causegrid.runs import files, lock, run
 from causegrid.runs.cells import cell_id
+from causegrid.runs.combined import combine
 from causegrid.runs.lock import Lock, holder
-from causegrid.runs.store import combine, open_run
+from causegrid.runs.store import open_run
 
 MODULES = ["", ".config", ".cells", ".store", ".execute", ".resume", ".files", ".lock", ".engines", ".fields",
            ".engines.base", ".engines.inline", ".engines.local"]  # fmt: skip

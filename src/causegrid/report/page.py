@@ -29,6 +29,7 @@ from causegrid.report.claims import claim_rows
 from causegrid.report.markdown import ANCHOR
 from causegrid.report.rows import plain
 from causegrid.runs import files, store
+from causegrid.runs.combined import combine
 from causegrid.runs.lock import Lock
 from causegrid.runs.resume import FINISH_LOCK
 
@@ -123,7 +124,7 @@ def _combine(run: store.Run) -> str:
     if not lock.acquire():
         return "The combined tables are being written by the run itself."
     try:
-        store.combine(run, csv=True)
+        combine(run, csv=True)
         write_across(run)
     except OSError as error:
         if error.errno is not None:

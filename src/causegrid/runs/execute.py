@@ -9,9 +9,7 @@ cell's result (`failed`, with the reason), never the grid's; an interrupt leaves
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
-import platform
 import shutil
 import sys
 import time
@@ -19,7 +17,6 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +24,11 @@ from causegrid.errors import InputError, unknown
 from causegrid.runs import files, store
 from causegrid.runs.engines.base import Finished, Options, Report
 from causegrid.runs.lock import Lock, holder
+from causegrid.runs.versions import earlier, versions
 from causegrid.studies.placement import choose
 
 if TYPE_CHECKING:
     import pandas as pd
-
-VERSIONED = ("torch", "transformers", "numpy", "scipy", "scikit-learn", "pandas", "numba")
 
 
 def execute(folder: Path, id: str, options: Options, report: Report) -> Finished:
@@ -172,7 +168,7 @@ class _Cell:
             "facts": record.facts,
             "error": None,
             "versions": versions(),
-            "earlier_versions": _earlier(record.manifest),
+            "earlier_versions": earlier(record.manifest),
             "started": record.manifest.get("started") or _now(),
             "finished": None,
         }
@@ -361,31 +357,6 @@ def wanted(names: Sequence[str], until: str) -> int:
     if until not in names:
         raise unknown("stage", until, names)
     return names.index(until)
-
-
-def versions() -> dict[str, str]:
-    """Versions a number may depend on; no host names, no paths."""
-    found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
-    found["causegrid"] = _version("causegrid")
-    for package in VERSIONED:
-        found[package] = _version(package)
-    return {name: version for name, version in found.items() if version}
-
-
-@cache
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
-def _earlier(before: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Versions under which earlier stages of this cell ran, where they differ from today's."""
-    seen = [*before.get("earlier_versions", [])]
-    if before.get("stages") and before.get("versions") not in (None, versions(), *seen):
-        seen.append(before["versions"])
-    return seen
 
 
 def _line(error: BaseException) -> str:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from causegrid.errors import InputError
 from causegrid.runs import files, store
 from causegrid.runs.cells import cell_id, expand
+from causegrid.runs.combined import combine
 from causegrid.runs.engines import Finished, Options, engines
 from causegrid.runs.execute import study as study_of
 from causegrid.runs.execute import wanted
@@ -222,7 +223,7 @@ def _finish(made: store.Run, study: Any, csv: bool) -> list[str]:
     problems = []
     try:
         for what, write in (
-            ("tables", lambda: store.combine(made, csv=csv)),
+            ("tables", lambda: combine(made, csv=csv)),
             ("claims", lambda: _claim(made, study)),
         ):
             try:
