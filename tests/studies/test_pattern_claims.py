@@ -263,7 +263,7 @@ def test_primacy_permutes_labels_within_one_list_of_groups():
         for m in ("zoo-olmoe", "zoo-olmoe:seed=1", "zoo-olmoe:seed=2")
     ]
     table = cells[2]["tables"]("verdicts")
-    extra = table[table["group"] == "task"].assign(group="extra", verdict="primary", combined="primary")
+    extra = table[table["group"] == "task"].assign(group="extra")
     cells[2]["tables"] = {"verdicts": pd.concat([table, extra]), "effects": cells[2]["tables"]("effects")}.get
     found = results(cells)["P2"]
     assert found["measured"] == "1 of 1" and "0.333 expected by chance" in found["why"]
