@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from causegrid.errors import InputError
-from causegrid.report.markdown import filled, tables, write_page
+from causegrid.report.markdown import filled, progress, tables, write_page
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,6 +18,18 @@ def test_a_page_in_docs_is_of_the_committed_run(name):
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     assert page.count("<!-- table ") == page.count("<!-- end -->") > 3
     assert filled(page, tables(ROOT / "results" / name)) == page
+
+
+def test_progress_counts_every_seed_once_by_how_far_it_is():
+    how = ["done", "failed", "pending", "running", "interrupted", "stopped", "done"]
+    rows = pd.DataFrame({"task": "s3", "model": ["gru"] * 6 + ["lstm"], "seed": range(7), "status": how})
+    rows = pd.concat([rows, rows.iloc[:1].assign(task="dyck")])
+    found = progress(rows).to_dict("records")
+    assert found == [
+        {"task": "dyck", "model": "gru", "finished": "0", "not yet": "–", "failed": "–"},
+        {"task": "s3", "model": "gru", "finished": "0", "not yet": "2, 3, 4, 5", "failed": "1"},
+        {"task": "s3", "model": "lstm", "finished": "6", "not yet": "–", "failed": "–"},
+    ]
 
 
 def test_a_page_that_cannot_be_filled_stays_as_it_was(tmp_path):

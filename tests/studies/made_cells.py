@@ -41,20 +41,25 @@ def made(
     positions: str = "",
     pretrained: bool = False,
     without: Sequence[str] = (),
+    two_classes: bool = False,
+    leace_leaves: bool = False,
+    untrained: Sequence[float] | None = None,
 ) -> dict[str, Any]:
     """A cell as `Study.claims` gets it.
 
     profile: probe accuracies, embedding output first.  drops: layer -> fall at full rank (beyond the control).
     rank_one: layer -> `void` (task falls, state still there), `needed` (falls, gone), `unused` (holds, gone),
     `kept` (holds, still there), or one for all.  conv: mode -> effect of removing all convolutions.
+    two_classes: one direction is the whole row space.  leace_leaves: a fresh probe reads the state after LEACE.
+    untrained: probe accuracies of the untrained network.
     """
     length = min(learned, trained)
     label = LABELS.get(task.partition(":")[0], "state")
     tables = {
         "behaviour": _behaviour(trained, at_trained, beyond, strict),
-        "probes": _probes(label, length, profile),
+        "probes": _probes(label, length, profile, untrained or [0.5] * len(profile)),
         "profile_summary": _summary(label, length, centre, share),
-        "erasure": _erasure(label, length, profile, drops or {1: 0.4}, rank_one),
+        "erasure": _erasure(label, length, profile, drops or {1: 0.4}, rank_one, two_classes, leace_leaves),
         "components": _components(conv or {}),
         "patching": _patching(length, recovery),
     }
@@ -83,7 +88,7 @@ def _behaviour(trained: int, at_trained: float, beyond: float, strict: float) ->
     return pd.DataFrame([*token, *exact]).assign(n=200)
 
 
-def _probes(label: str, length: int, profile: Sequence[float]) -> pd.DataFrame:
+def _probes(label: str, length: int, profile: Sequence[float], untrained: Sequence[float]) -> pd.DataFrame:
     rows = []
     for at, name, values in (
         (length, label, profile),
@@ -92,7 +97,8 @@ def _probes(label: str, length: int, profile: Sequence[float]) -> pd.DataFrame:
     ):
         for layer, value in enumerate(values, start=-1):
             lookups = {f"baseline_{b}": 0.5 for b in ("majority", "position", "token", "token_pair")}
-            rows.append({"layer": layer, "label": name, "length": at, "accuracy": value, **lookups})
+            row = {"layer": layer, "label": name, "length": at, "accuracy": value, **lookups}
+            rows.append({**row, "baseline_untrained": untrained[layer + 1]})
     return pd.DataFrame(rows)
 
 
@@ -117,6 +123,8 @@ def _erasure(
     profile: Sequence[float],
     drops: Mapping[int, float],
     rank_one: Mapping[int, str] | str,
+    two_classes: bool,
+    leace_leaves: bool,
 ) -> pd.DataFrame:
     rows = []
     layers = range(-1, len(profile) - 1)
@@ -138,13 +146,18 @@ def _erasure(
             drop = 0.9 - drop if decoy else drop
             whole = {"accuracy": 1.0 - drop, "low": 1.0 - drop - 0.02, "refit_low": 0.48, "refit_high": 0.51}
             whole |= {"reading": "inconclusive", "rank": 5, "full": True, "clean": 1.0, "drop": drop}
-            for row in (one, whole):
+            if basis == "leace":
+                whole |= {"refit_low": 0.9, "refit_high": 0.95} if leace_leaves else {}
+            if two_classes and basis == "probe":
+                whole = one = {**one, "full": True}
+            for row in (one,) if whole is one else (one, whole):
                 rows.append(
                     {
                         **where,
                         **row,
                         "baseline": 0.5,
                         "control_low": 0.95,
+                        "matched_mark": "variance unmatched" if layer == 0 else "",
                         "beyond_control": row["drop"] > 0.05,
                     }
                 )
@@ -168,6 +181,7 @@ def _components(conv: Mapping[str, float]) -> pd.DataFrame:
                         "layers": layers,
                         "length": n,
                         "metric": metric,
+                        "clean": 0.9,
                         "effect": value,
                     }
                 )

@@ -55,6 +55,7 @@ def test_settings_that_differ_are_named_row_by_row():
         made("mamba", "dyck"),
         made("mamba", "dyck:k=8", strict=0.7),
         made("transformer", "parity", learned=3, positions="learned"),
+        made("transformer", "parity", 1, learned=26, positions="learned"),
     ]
     found = rows(cells)
     two, three = pick(found, "parity", "mamba", 2)[0], pick(found, "parity", "mamba", 3)[0]
@@ -69,6 +70,8 @@ def test_settings_that_differ_are_named_row_by_row():
     transformer = pick(found, "parity", "transformer", None)[0]
     assert any("did not learn (parity transformer seed 0) and are in" in s for s in transformer["settings"])
     assert "positions learned here" in transformer["settings"]
+    short = "learned to a shorter length than the trained one, and in: to 26: parity transformer seed 1"
+    assert short in transformer["settings"] and not any("shorter" in s for s in three["settings"])
 
 
 def test_anchors_are_entries_of_their_own_kind_with_no_result():

@@ -60,7 +60,10 @@ def test_seven_seeds_of_mamba_and_four_of_transformer_meet_in_an_exact_test():
     p = 2 * min(np.mean(np.array(gaps) <= seen + 1e-12), np.mean(np.array(gaps) >= seen - 1e-12))
     assert p == pytest.approx(2 / 330)
     assert claim["result"] == "supported"
-    assert claim["measured"] == pytest.approx(seen)
+    assert claim["measured"].startswith(
+        f"interaction of depth centres {seen:+.3f}; last-block share on Parity: "
+    )
+    assert "mamba 0.30 [0.30, 0.30] n 7 at 40" in claim["measured"] and "gru" not in claim["measured"]
     welch = stats.ttest_ind(differences["transformer"], differences["mamba"], equal_var=False)
     interval = welch.confidence_interval()
     assert (claim["low"], claim["high"]) == pytest.approx((interval.low, interval.high))
@@ -81,6 +84,31 @@ def test_three_seeds_each_cannot_decide_the_reversal_and_the_claim_says_so():
     claim = Claims(reversal(3, 3))["S1"]
     assert claim["result"] == "not enough evidence"
     assert "cannot give a p below 0.1" in claim["why"]
+
+
+def test_each_familys_own_difference_and_the_untrained_depth_stand_beside_the_reversal():
+    cells = reversal(5, 5, untrained=(0.5, 0.75, 0.5, 0.5, 1.0))  # gains .5 at 1/4, 1 at 1: centre .75
+    why = Claims(cells)["S1"]["why"]
+    half = stats.t.ppf(0.975, 4) * stats.sem([0.01 * s for s in range(5)])
+    assert (
+        f"Parity minus Dyck: transformer 0.22 [{0.22 - half:.2f}, {0.22 + half:.2f}] n 5, "
+        f"mamba 0.62 [{0.62 - half:.2f}, {0.62 + half:.2f}] n 5." in why
+    )
+    assert "untrained models: transformer on parity 0.75 [0.75, 0.75] n 5" in why
+    assert "transformer on parity unknown n" not in why
+    unread = Claims(reversal(5, 5))["S1"]["why"]
+    assert "mamba on dyck unknown" in unread
+
+
+def test_cells_without_their_counterparts_are_named():
+    cells = [*reversal(5, 5), made("mamba", "parity", 9), made("gru", "parity", 9)]
+    why = Claims(cells)["S1"]["why"]
+    assert "Without their counterparts at length 40, left out: parity mamba seed 9." in why
+    cells = [*grouping(LATE, LATE), made("gru", "parity", 9), made("mamba", "z6", 1)]
+    found = Claims(cells)
+    assert "left out: parity gru seed 9." in found["S2"]["why"]
+    assert "left out: parity gru seed 9; z6 mamba seed 1." in found["S2-z6"]["why"]
+    assert found["S2"]["published"] == "stated, no figure" and found["S2-z6"]["published"].startswith("ours")
 
 
 def test_the_published_share_stands_beside_ours_of_every_family():
@@ -147,7 +175,11 @@ def test_a_distance_is_the_mean_absolute_difference_of_gains():
     for s in range(2):
         s3 = np.clip((np.minimum(1, np.array((0.5, 0.5, 0.55, 0.6, 1.0)) + 0.01 * s) - 0.5) / 0.5, 0, 1)
         differences.append(np.abs(s3 - gain["early"]).mean() - np.abs(s3 - gain["late"]).mean())
-    assert found["measured"] == pytest.approx(np.mean(differences))
+    assert found["measured"] == f"difference of distances {np.mean(differences):+.3f}"
+    half = stats.t.ppf(0.975, 3) * stats.sem(2 * differences)  # both families have the same two seeds
+    assert (found["low"], found["high"]) == pytest.approx(
+        (np.mean(differences) - half, np.mean(differences) + half)
+    )
 
 
 def test_profiles_of_other_lengths_do_not_meet():
@@ -155,7 +187,10 @@ def test_profiles_of_other_lengths_do_not_meet():
     cells += [made(m, "s3", s, learned=24, profile=LATE) for m in ("lstm", "gru") for s in range(3)]
     claim = Claims(cells)["S2"]
     assert claim["result"] == "not enough evidence"
-    assert "Learned to 24 only, left out: s3 lstm seeds 0, 1, 2; s3 gru seeds 0, 1, 2." in claim["why"]
+    assert (
+        "Learned a shorter length, left out: to 24: s3 lstm seeds 0, 1, 2; s3 gru seeds 0, 1, 2."
+        in claim["why"]
+    )
 
 
 # --- S6 ------------------------------------------------------------------------------------------------
@@ -174,6 +209,9 @@ def test_out_of_length_order_both_ways():
     claim = Claims(lengths((0.99, 0.8, 0.6)))["S6"]
     assert claim["result"] == "supported" and len(claim["cells"]) == 15
     assert "transformer:positions=rope" in claim["why"] and "least attainable" in claim["why"]
+    assert claim["measured"].startswith(
+        "mean token accuracy over longer lengths: parity at 60, 80, 100, 120: "
+    )
     assert Claims(lengths((0.6, 0.8, 0.99)))["S6"]["result"] == "contradicted"
     assert Claims(lengths((0.8, 0.8, 0.8)))["S6"]["result"] == "not enough evidence"
 
@@ -222,5 +260,5 @@ def test_cells_learned_to_a_shorter_length_are_used_there_alone_and_it_is_said()
     claim = Claims(cells)["S3"]
     assert claim["result"] == "supported" and "at length 24" in claim["why"]
     assert "Trained at 40, left out: parity mamba seed 0." in claim["why"]
-    assert "At length 40, beside the test: 0 of 1 cells." in claim["why"]
+    assert "At other lengths, beside the test: 0 of 1 cells at 40." in claim["why"]
     assert claim["cells"] == [c["id"] for c in cells[:-1]]

@@ -68,7 +68,9 @@ def test_that_dyck_is_spared_needs_evidence_too(id, make):
 
 @EXPERIMENTS
 def test_what_is_known_of_two_tasks_is_said_with_its_cells(id, make):
-    claim = Claims(make({"s3": -0.13, "parity": -0.07}))[id]
+    claim = Claims(make({"s3": -0.13, "parity": -0.07}, n=3))[id]
+    assert "Beyond it: s3 -13.0 pp" in claim["why"] and "cannot give a Holm p below 0.5." in claim["why"]
+    assert "Change of token accuracy, its mean over the length used and longer ones" in claim["why"]
     assert "s3 -13.0 pp" in claim["measured"] and "s3-mamba-0" in claim["cells"]
 
 
@@ -96,6 +98,13 @@ def test_not_learning_without_the_convolution_counts_and_is_named():
     assert "Not learned, left out: s3 mamba seeds" in claim["why"]
 
 
+def test_pairs_that_learned_less_are_counted_and_named():
+    claim = Claims(trained_without(MATTERS, learned=24))["S5"]
+    assert claim["result"] == "supported"
+    assert "counted at it and beyond all the same: to 24: s3 mamba:conv=false seeds 0, 1" in claim["why"]
+    assert "all the same" not in Claims(trained_without(MATTERS))["S5"]["why"]
+
+
 def test_only_cells_with_their_pair_count():
     cells = [c for c in trained_without(MATTERS) if c["id"] != "s3-mamba:conv=false-3"]
     claim = Claims(cells)["S5"]
@@ -114,9 +123,10 @@ def test_after_training_each_task_is_looked_at_where_it_was_learned():
     ]
     other = made("mamba", "s3", 7, learned=40, trained=80, conv={"identity": 0.9})
     claim = Claims([*cells, *s3, other])["S5-post-hoc"]
-    assert claim["result"] == "supported" and "s3 at length 60." in claim["why"]
+    assert claim["result"] == "supported" and "s3: 60." in claim["why"]
     assert "s3 -13.0 pp" in claim["measured"]
-    assert "Learned to 40 only, left out: s3 mamba seed 7." in claim["why"]
+    assert "Learned a shorter length, left out: to 40: s3 mamba seed 7." in claim["why"]
+    assert "parity: 40, 60, 80, 100 and 120." in claim["why"]  # s3 did not learn its 80, and is kept to 60
     assert "Beyond it: parity -7.0 pp" in claim["why"] and other["id"] not in claim["cells"]
 
 

@@ -120,6 +120,45 @@ def test_version_one_is_asked_where_the_probe_is_best_and_version_two_wherever_t
     assert elsewhere["S4-v1"]["result"] == "contradicted"
 
 
+def test_layers_that_read_equally_well_must_agree():
+    """Which of equals comes first is no finding: a cell whose best layers disagree has no vote, and is named."""
+    flat = (0.5, 0.9, 0.895, 0.6, 0.7)  # layers 0 and 1 within 1 pp
+    agree = Claims(every_task(profile=flat, rank_one={0: "void", 1: "void", 2: "needed", 3: "needed"}))
+    assert agree["S4"]["result"] == agree["S4-v1"]["result"] == "supported"
+    split = Claims(every_task(profile=flat, rank_one={0: "void", 1: "unused", 2: "kept", 3: "kept"}))
+    for id in ("S4", "S4-v1"):
+        assert split[id]["result"] == "not enough evidence" and split[id]["cells"] == []
+    one = Claims([*every_task("lstm"), made("gru", profile=flat, rank_one={0: "void", 1: "unused"})])["S4"]
+    assert one["measured"].startswith("6 of 6") and "parity-gru-0" not in one["cells"]
+    assert "No vote (layers that disagree, or no clear answer): parity gru seed 0." in one["why"]
+
+
+def test_the_embedding_output_is_not_asked():
+    best_at_embedding = (0.99, 0.6, 0.7, 0.8, 0.9)
+    layers = {-1: "needed", 0: "void", 1: "void", 2: "void", 3: "void"}
+    found = Claims(every_task(profile=best_at_embedding, rank_one=layers))
+    assert found["S4"]["result"] == "supported" and found["V2"]["result"] == "supported"
+
+
+def test_two_classes_the_whole_row_space_and_leace_stand_beside():
+    two = [made(m, "parity", two_classes=True, rank_one="needed") for m in ("gru", "lstm")]
+    two += [made("mamba", "parity", two_classes=True, rank_one="void", leace_leaves=True)]
+    more = every_task("mamba2")  # void at one direction; gone at all of them
+    for id, alone, whole, gone in (
+        ("S4", "1 of 3 pairs [0.01, 0.91]", "1 of 9 pairs", "8 of these 9"),
+        ("V2", "1 of 3 pairs [0.01, 0.91]", "1 of 9 pairs", "32 of these 36"),
+    ):
+        claim = Claims([*two, *more])[id]
+        assert f"Tasks of two classes alone, whose state can lie in one direction: {alone}." in claim["why"]
+        assert f"All C - 1 directions of the probe: {whole}" in claim["why"], claim["why"]
+        assert f"LEACE leaves nothing to read at {gone} layers." in claim["why"]
+
+
+def test_few_pairs_say_that_they_cannot_decide():
+    assert "5 pairs cannot decide, whatever they say" in Claims(every_task()[:5])["V2"]["why"]
+    assert "cannot decide" not in Claims(every_task())["V2"]["why"]
+
+
 # --- pretrained ----------------------------------------------------------------------------------------
 
 

@@ -106,6 +106,38 @@ def test_profiles_are_gains_over_the_lookup_tables():
     assert (row["label"], other["label"]) == ("state", "second") and other["depth centre"] == "0.20"
     assert row["gain at embedding, then each block"] == "0.00 · 0.20 · 0.40 · 0.60 · 0.80"
     assert row["depth centre"] == "0.80" and row["last-block share"] == "0.30"
+    assert row["untrained"] == other["untrained"] == "0.00 · 0.00 · 0.00 · 0.00 · 0.00"
+    some = [made("gru", seed=s, untrained=(0.5, 0.9 + 0.1 * s, 0.5, 0.4, 0.5)) for s in range(2)]
+    for cell in some:
+        cell["facts"] |= {"n_params": 1, "steps": 1}
+        cell["tables"].__self__.pop("erasure")
+        cell["tables"].__self__.pop("patching")
+    row = summaries(some)["profiles"].to_dict("records")[0]
+    assert row["untrained"] == "0.00 · 0.90 · 0.00 · 0.00 · 0.00"  # under the tables is no gain
+
+
+def test_a_change_is_cut_at_what_there_was_to_lose():
+    """Clean 0.9: no interval under -90, none over +10."""
+    some = [made("mamba", seed=s, conv={"zero": -0.8 + 0.7 * s}) for s in range(2)]
+    for cell in some:
+        cell["facts"] |= {"n_params": 1, "steps": 1}
+        cell["tables"].__self__.pop("erasure")
+        cell["tables"].__self__.pop("patching")
+    conv = summaries(some)["components"].set_index("removed")
+    assert conv.loc["conv", "there, pp"] == "-45.0 [-90.0, +10.0]"
+    assert conv.loc["conv", "at the longest, pp"] == "-45.0 [-90.0, +10.0]"
+
+
+def test_erased_directions_are_counted_as_they_were():
+    cell = cells()[0]
+    erasure = cell["tables"]("erasure")
+    inlp = erasure["basis"] == "inlp"
+    erasure.loc[inlp, "rank"] = [45 + i for i in range(inlp.sum())]
+    found = summaries(
+        [{**cell, "tables": {"erasure": erasure, "behaviour": cell["tables"]("behaviour")}.get}]
+    )
+    titles = [t for t in found["readings"]["erased"] if t.startswith("INLP")]
+    assert titles == ["INLP, 47 to 54 directions"]  # the first two rows are the embedding output
 
 
 def test_components_and_patching_are_taken_where_they_say():
@@ -122,4 +154,7 @@ def test_erasure_is_a_mean_over_blocks_then_seeds():
     one = table.loc["probe, 1 direction"]
     assert one["task accuracy"] == "0.60 [0.60, 0.60]" and one["fresh probe"] == "0.71 [0.00, 1.00]"
     assert one["seeds"] == 2 and one["by random ones"] == "0.03 [0.03, 0.03]"
-    assert one["random subspaces"] == "0.98 [0.98, 0.98]" and one["matched components"] == "0.90 [0.90, 0.90]"
+    assert (
+        one["random subspaces"] == "0.98 [0.98, 0.98]"
+        and one["matched components"] == "0.90 [0.90, 0.90] (2 unmatched)"
+    )

@@ -1,7 +1,7 @@
 """Tables of a run in a Markdown page of your own, written anew between marks.
 
 A page holds `<!-- table NAME -->` ... `<!-- end -->`; `write_page` puts there what the run's finished cells say now:
-`claims`, `anchors`, and the study's own summaries.  So a number on a page cannot drift from the run it is of.
+`cells`, `claims`, `anchors`, and the study's own summaries.  So a number on a page cannot drift from the run it is of.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ if TYPE_CHECKING:
 
 ANCHOR = "anchor"  # kind of a claim that sets a published figure of other settings beside ours
 _BLOCK = re.compile(r"(<!-- table ([^>]*?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_HOW = {"done": "finished", "failed": "failed"}
 _NAMES = {"id": "", "statement": "claim", "measured": "here", "interval": "95 %", "why": "on what"}
 
 
 def tables(folder: Path | str) -> dict[str, pd.DataFrame]:
-    """Name -> table over the finished cells of a run folder: its study's summaries, `claims` and `anchors`.
+    """Name -> table of a run folder: `cells`, the seeds of every task and model by how far they are, and over the
+    finished ones its study's summaries, `claims` and `anchors`.
 
     Raises InputError when the folder is no run or its study's code cannot be imported.
     """
-    from causegrid.runs import claims, summaries
+    from causegrid.runs import claims, status, summaries
 
-    found = dict(summaries(folder))
+    found = {"cells": progress(status(folder)), **summaries(folder)}
     said = [{str(k): v for k, v in row.items()} for row in claims(folder).to_dict("records")]
     rows = {
         "claims": [c for c in said if c.get("kind") != ANCHOR],
@@ -76,6 +78,23 @@ def markdown(table: pd.DataFrame) -> str:
     lines = [[str(c) for c in table.columns], ["---"] * len(table.columns)]
     lines += [[cell(v) for v in row] for row in table.itertuples(index=False)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def progress(rows: pd.DataFrame) -> pd.DataFrame:
+    """`task, model, finished, not yet, failed`: seeds, "–" for none, of the cells as `runs.status` lists them."""
+    import pandas as pd
+
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for task, model, seed, how in rows[["task", "model", "seed", "status"]].itertuples(index=False):
+        of = found.setdefault((str(task), str(model)), {"finished": [], "not yet": [], "failed": []})
+        of[_HOW.get(how, "not yet")].append(str(seed))
+    return pd.DataFrame(
+        [
+            {"task": task, "model": model} | {how: ", ".join(seeds) or "–" for how, seeds in of.items()}
+            for (task, model), of in sorted(found.items(), key=lambda item: item[0])
+        ],
+        columns=["task", "model", "finished", "not yet", "failed"],
+    )
 
 
 def _claims(rows: list[dict[str, Any]]) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 `anchors` is the whole comparison with Sarrof et al. (NeurIPS 2024), one row per published figure: strict accuracy by
 length bin, of Mamba by depth.  Ours have four blocks unless a cell's options say otherwise; where no cell has the
 published depth, ours stand there with the depth named among the settings that differ.  They report what training
-gave, learned or not, so cells that did not learn are in and are counted.
+gave, learned or not, so cells that did not learn, or learned less, are in and are named.
 
 `anchor_claims` gives the same as entries of `claims.json` of kind `anchor`, one per published model, together with
 the probe profiles and last-block shares of arXiv 2606.00926: figures, not claims, so their result is `compared`.
@@ -19,7 +19,7 @@ from causegrid.evidence.claims import COMPARED, Claim, seed_mean
 from causegrid.evidence.effects import wilson
 from causegrid.evidence.reference import published
 from causegrid.spec import split
-from causegrid.studies.state.finished import Cell, named, summary
+from causegrid.studies.state.finished import Cell, learned_less, named, summary
 
 BINS = (
     (1, 50),
@@ -139,6 +139,8 @@ def _comparable(
     unlearned = [c for c in same if not c.has_learned]
     if unlearned:
         settings.append(f"{len(unlearned)} of {len(same)} here did not learn ({named(unlearned)}) and are in")
+    if short := learned_less(same):
+        settings.append(f"learned to a shorter length than the trained one, and in: {short}")
     return same, settings if same else [*settings, "no cell of ours to set beside it"]
 
 

@@ -5,7 +5,8 @@
 - Cells of unequal lengths never meet in a test: of all lengths the one with most cells is taken (`at_length`).
 - Rows of `erasure` are those of the probe's own directions; INLP, LEACE, principal and singular subspaces answer
   other questions.
-- Nobody is dropped in silence: `left_out` names cells that did not learn, or learned less.
+- Nobody is dropped in silence: `left_out` names cells that did not learn, or learned less, `alone` those that a
+  test by pairs had no partner for.
 
 Many claims ask the same of a cell, and a table is a file: what was read and picked once is kept.
 """
@@ -24,6 +25,8 @@ from causegrid.spec import Value, split
 
 T = TypeVar("T")
 LEARNED_MINIMUM = 8
+MIN_GAIN = 0.05  # under it a profile has no centre
+TIED = 0.01  # layers within 1 pp of the best are the best layer too
 NO_MODEL = ["baseline_majority", "baseline_position", "baseline_token", "baseline_token_pair"]
 
 
@@ -75,9 +78,10 @@ class Cell:
         rows = self.rows("probes")
         return list(dict.fromkeys(rows["label"])) if len(rows) else []
 
-    def erased(self, rank: int | None) -> pd.DataFrame:
-        """Erasures of the probe's own directions at this rank, None = the whole row space, one row a layer."""
-        return self._once(("erased", rank), lambda: _erased(self.rows("erasure"), rank))
+    def erased(self, rank: int | None, basis: str = "probe") -> pd.DataFrame:
+        """Erasures of the probe's own directions (or of another `basis`) at this rank, None = all of its kind, one
+        row a layer."""
+        return self._once(("erased", rank, basis), lambda: _erased(self.rows("erasure"), rank, basis))
 
     def accuracy(self, lengths: Iterable[int], metric: str = "token") -> float | None:
         """Mean accuracy over these lengths; None unless the cell was measured at each."""
@@ -118,15 +122,24 @@ def cell_of(given: Mapping[str, Any]) -> Cell:
     )
 
 
-def gains(cell: Cell, label: str | None = None) -> NDArray[np.float64] | None:
+def gains(cell: Cell, label: str | None = None, column: str = "accuracy") -> NDArray[np.float64] | None:
     """A label's gain per layer, embedding output first: (accuracy - base) / (1 - base), at least 0; default the
-    trained label's."""
+    trained label's.  `column` `baseline_untrained`: that of the same network before training; None where unknown."""
     rows = cell.profile(label)
-    if not len(rows):
+    if not len(rows) or column not in rows or rows[column].isna().any():
         return None
     base = float(rows[NO_MODEL].to_numpy().max())
-    gain = (rows["accuracy"].to_numpy(dtype=np.float64) - base) / max(1 - base, 1e-9)
+    gain = (rows[column].to_numpy(dtype=np.float64) - base) / max(1 - base, 1e-9)
     return np.asarray(np.clip(gain, 0, 1))
+
+
+def untrained_centre(cell: Cell) -> float | None:
+    """Depth centre of the trained label in the untrained network (MEASURES 2.1); None where nothing is gained there."""
+    gain = gains(cell, column="baseline_untrained")
+    if gain is None or gain.max() < MIN_GAIN:
+        return None
+    increments = np.clip(np.diff(gain, prepend=0.0), 0, None)
+    return float(increments @ np.linspace(0, 1, len(gain)) / increments.sum())
 
 
 def summary(cell: Cell, column: str, label: str | None = None) -> float | None:
@@ -134,6 +147,12 @@ def summary(cell: Cell, column: str, label: str | None = None) -> float | None:
     rows = _of_label(cell.rows("profile_summary"), label)
     value = float(rows[column].iloc[0]) if len(rows) else float("nan")
     return None if np.isnan(value) else value
+
+
+def best(rows: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Rows within `TIED` of the best value of a column: the best layers, of which there may be several."""
+    found: pd.DataFrame = rows[rows[column] >= rows[column].max() - TIED]
+    return found
 
 
 def by_length(cells: Iterable[Cell]) -> dict[int, list[Cell]]:
@@ -165,17 +184,30 @@ def named(cells: Iterable[Cell]) -> str:
     )
 
 
+def learned_less(cells: Iterable[Cell]) -> str:
+    """`to 24: s3 mamba seeds 0, 1; to 26: parity transformer seed 2`: those that learned a shorter length than the
+    trained one; empty when there are none."""
+    groups = by_length(c for c in cells if not c.to_the_end)
+    return "; ".join(f"to {n}: {named(group)}" for n, group in sorted(groups.items()))
+
+
+def alone(cells: Iterable[Cell], length: int, used: Iterable[str]) -> str:
+    """A sentence on the cells of this length that are not among the ids `used`; empty when there are none."""
+    ids = set(used)
+    others = [c for c in by_length(cells).get(length, []) if c.id not in ids]
+    return f" Without their counterparts at length {length}, left out: {named(others)}." if others else ""
+
+
 def left_out(cells: Iterable[Cell], length: int) -> str:
     """A sentence on the cells among these that a test at `length` could not use; empty when there are none."""
     given = list(cells)
     unlearned = [c for c in given if not c.has_learned]
     said = f" Not learned, left out: {named(unlearned)}." if unlearned else ""
-    others: dict[int, list[Cell]] = {n: g for n, g in by_length(given).items() if n != length}
-    for n, group in sorted(others.items()):
-        short = [c for c in group if not c.to_the_end]
-        whole = [c for c in group if c.to_the_end]
-        said += f" Learned to {n} only, left out: {named(short)}." if short else ""
-        said += f" Trained at {n}, left out: {named(whole)}." if whole else ""
+    others = [c for c in given if c.has_learned and c.length != length]
+    if short := learned_less(others):
+        said += f" Learned a shorter length, left out: {short}."
+    for n, group in sorted(by_length(c for c in others if c.to_the_end).items()):
+        said += f" Trained at {n}, left out: {named(group)}."
     return said
 
 
@@ -191,10 +223,10 @@ def _by_length(behaviour: pd.DataFrame | None, metric: str) -> dict[int, float]:
     return {int(n): float(a) for n, a in zip(rows["length"], rows["accuracy"], strict=True)}
 
 
-def _erased(rows: pd.DataFrame, rank: int | None) -> pd.DataFrame:
+def _erased(rows: pd.DataFrame, rank: int | None, basis: str) -> pd.DataFrame:
     if not len(rows):
         return rows
-    rows = _of_label(rows[rows["basis"] == "probe"], None)
+    rows = _of_label(rows[rows["basis"] == basis], None)
     return rows[rows["full"].astype(bool) if rank is None else rows["rank"] == rank]
 
 

@@ -9,10 +9,12 @@ has not.  `beyond` and the longest length of `components` leave out cells whose 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from causegrid.evidence.claims import seed_mean
 from causegrid.studies.state.finished import Cell, cell_of, gains, summary
@@ -26,8 +28,9 @@ KINDS = (
     ("inlp", ""),
     ("leace", ""),
 )
+UNMATCHED = "variance unmatched"
 METRICS = ("token", "strict", "last")
-SHARE, POINTS, FREE = (0.0, 1.0), (-100.0, 100.0), (-np.inf, np.inf)  # what a value can be
+SHARE, FREE = (0.0, 1.0), (-np.inf, np.inf)  # what a value can be
 
 
 def summaries(given: Sequence[Mapping[str, Any]]) -> dict[str, pd.DataFrame]:
@@ -51,7 +54,11 @@ def summaries(given: Sequence[Mapping[str, Any]]) -> dict[str, pd.DataFrame]:
 
 
 def _groups(cells: Iterable[Cell], *, apart: bool = True) -> list[list[Cell]]:
-    """Cells of one task and model, and used at one length where `apart`; seeds ascending, in the order of the grid."""
+    """Cells of one task and model, and used at one length where `apart`; seeds ascending, tasks together, otherwise in
+    the order of the grid."""
+    cells = list(cells)
+    tasks = list(dict.fromkeys(c.task for c in cells))
+    cells.sort(key=lambda c: tasks.index(c.task))
     found: dict[tuple[str, str, int], list[Cell]] = {}
     for c in cells:
         found.setdefault((c.task, c.model, c.length if apart else 0), []).append(c)
@@ -90,19 +97,23 @@ def _profiles(group: Sequence[Cell]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for label in dict.fromkeys(name for c in group for name in c.labels()):
         profiles = [(c, found) for c in group if (found := gains(c, label)) is not None]
-        layers = zip(*(found for _, found in profiles), strict=True)
+        blank = [found for c, _ in profiles if (found := gains(c, label, "baseline_untrained")) is not None]
         rows.append(
             {
                 **_names(group),
                 "label": label,
-                "gain at embedding, then each block": " · ".join(
-                    f"{np.mean(values):.2f}" for values in layers
-                ),
+                "gain at embedding, then each block": _by_layer([found for _, found in profiles]),
+                "untrained": _by_layer(blank),
                 "depth centre": _mean([summary(c, "depth_centre", label) for c, _ in profiles]),
                 "last-block share": _mean([summary(c, "last_block_share", label) for c, _ in profiles]),
             }
         )
     return rows
+
+
+def _by_layer(profiles: Sequence[NDArray[np.float64]]) -> str:
+    """Means over seeds, layer by layer."""
+    return " · ".join(f"{np.mean(values):.2f}" for values in zip(*profiles, strict=True)) or "–"
 
 
 def _readings(cells: Sequence[Cell]) -> pd.DataFrame:
@@ -114,7 +125,7 @@ def _readings(cells: Sequence[Cell]) -> pd.DataFrame:
         if len(table):
             counts = table["reading"].value_counts()
             rows.append(
-                {"erased": _title(kind, rank), "blocks": len(table)}
+                {"erased": _title(kind, rank, table), "blocks": len(table)}
                 | {reading: int(counts.get(reading, 0)) for reading in READINGS}
                 | {
                     "stopped at its limit": int((~table["removed"].astype(bool)).sum())
@@ -135,12 +146,12 @@ def _erased(group: Sequence[Cell]) -> list[dict[str, Any]]:
             rows.append(
                 {
                     **_names(group),
-                    "erased": _title(kind, rank),
+                    "erased": _title(kind, rank, pd.concat(parts)),
                     "blocks": sum(map(len, parts)),
                     "clean": _over(parts, "clean"),
                     "task accuracy": _over(parts, "accuracy"),
                     "random subspaces": _over(parts, "control_mean"),
-                    "matched components": _over(parts, "matched_accuracy"),
+                    "matched components": _over(parts, "matched_accuracy") + _unmatched(parts),
                     "fresh probe": _over(parts, "refit"),
                     "baseline": _over(parts, "baseline"),
                     "variance removed": _over(parts, "variance"),
@@ -161,7 +172,8 @@ def _beyond(cells: Sequence[Cell]) -> pd.DataFrame:
         for length, part in table.groupby("length") if len(table) else ():
             counts = part["reading"].value_counts()
             rows.append(
-                {"erased": _title(kind, rank), "at length": length, "blocks": len(part)}
+                {"erased": _title(kind, rank, part), "at length": length, "blocks": len(part)}
+                | {"clean accuracy": _range(part["clean"], "{:.2f}")}
                 | {reading: int(counts.get(reading, 0)) for reading in READINGS}
                 | {"cannot be run": int((part["mark"] != "").sum())}
             )
@@ -178,25 +190,44 @@ def _components(group: Sequence[Cell]) -> list[dict[str, Any]]:
     for kind, mode in dict.fromkeys(
         (k, m) for _, t in held for k, m in zip(t["kind"], t["mode"], strict=True)
     ):
-        near, far, longest = [], [], 0
+        near, far, longest = _Changes(), _Changes(), 0
         for c, t in held:
             mine = t[(t["kind"] == kind) & (t["mode"] == mode) & (t["metric"] == "token")]
             whole = mine[mine["layers"] == "all"] if (mine["layers"] == "all").any() else mine
-            near += [100 * e for e in whole.loc[whole["length"] == c.length, "effect"]]
+            near.add(whole[whole["length"] == c.length])
             if c.positions != "learned":
                 longest = int(whole["length"].max())
-                far += [100 * e for e in whole.loc[whole["length"] == longest, "effect"]]
+                far.add(whole[whole["length"] == longest])
         rows.append(
             {
                 **_names(group),
                 "removed": kind,
                 "how": mode,
-                "there, pp": _mean(near, "{:+.1f}", POINTS),
-                "longest": longest if far else "–",
-                "at the longest, pp": _mean(far, "{:+.1f}", POINTS),
+                "there, pp": near.said(),
+                "longest": longest if far.effects else "–",
+                "at the longest, pp": far.said(),
             }
         )
     return rows
+
+
+@dataclass
+class _Changes:
+    """Changes of accuracy over seeds, in percentage points: none can take more than there was, or add more than was
+    missing."""
+
+    effects: list[float] = field(default_factory=list)
+    clean: list[float] = field(default_factory=list)
+
+    def add(self, rows: pd.DataFrame) -> None:
+        """Rows of `components`."""
+        self.effects += [100 * float(e) for e in rows["effect"]]
+        self.clean += [100 * float(a) for a in rows["clean"]]
+
+    def said(self) -> str:
+        """Mean over seeds with its interval."""
+        had = float(np.mean(self.clean)) if self.clean else 0.0
+        return _mean(self.effects, "{:+.1f}", (-had, 100 - had))
 
 
 def _patched(group: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -236,8 +267,18 @@ def _kind(cell: Cell, kind: str, rank: str, table: str = "erasure", at: str = "l
     return mine
 
 
-def _title(kind: str, rank: str) -> str:
-    return {"1": f"{kind}, 1 direction", "all": f"{kind}, C - 1 directions"}.get(rank, kind.upper())
+def _title(kind: str, rank: str, rows: pd.DataFrame) -> str:
+    """`probe, 1 direction`, `INLP, 45 to 120 directions`: those it took at these blocks."""
+    if rank:
+        return f"{kind}, {'1 direction' if rank == '1' else 'C - 1 directions'}"
+    taken = _range(rows["rank"], "{:.0f}")
+    return f"{kind.upper()}, {taken} direction{'' if taken == '1' else 's'}"
+
+
+def _unmatched(parts: Sequence[pd.DataFrame]) -> str:
+    """` (2 unmatched)`: blocks without components of nearly the same variance; their figure is in the mean too."""
+    n = sum(int((p["matched_mark"] == UNMATCHED).sum()) for p in parts)
+    return f" ({n} unmatched)" if n else ""
 
 
 def _names(group: Sequence[Cell]) -> dict[str, Any]:

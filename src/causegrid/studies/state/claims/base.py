@@ -3,6 +3,7 @@
 The unit of a share is the (task, family): its seeds and variants vote together and count once, since ten seeds
 of one family say little about families.  A tie has no vote.  The interval is exact: with so few pairs an
 approximate one would call four of four enough, which a fair coin gives one time in eight, counting both sides.
+It takes the pairs as independent, though pairs of one task, and of one family, may well go together.
 """
 
 from __future__ import annotations
@@ -32,9 +33,12 @@ def votes_at(cells: Sequence[Cell], answer: Callable[[Cell], bool | None]) -> tu
     }
     length = max(votes, key=lambda n: (len(votes[n]), n), default=0)
     said = left_out(cells, length)
-    for n in sorted(set(votes) - {length}):
-        if votes[n]:
-            said += f" At length {n}, beside the test: {sum(yes for _, yes in votes[n])} of {len(votes[n])} cells."
+    beside = [
+        f"{sum(yes for _, yes in votes[n])} of {len(votes[n])} cells at {n}"
+        for n in sorted(set(votes) - {length})
+        if votes[n]
+    ]
+    said += f" At other lengths, beside the test: {', '.join(beside)}." if beside else ""
     return length, votes.get(length, []), said
 
 
@@ -55,6 +59,25 @@ def undecided(
     )  # fmt: skip
 
 
+def by_pair(votes: Sequence[Vote]) -> tuple[int, int, int]:
+    """(yes, decided, tied) over (task, family) pairs."""
+    pairs: dict[tuple[str, str], list[bool]] = {}
+    for c, yes in votes:
+        pairs.setdefault((c.task, c.family), []).append(yes)
+    shares = [sum(v) / len(v) for v in pairs.values()]
+    decided = [s > 0.5 for s in shares if s != 0.5]
+    return sum(decided), len(decided), len(shares) - len(decided)
+
+
+def counted(votes: Sequence[Vote]) -> str:
+    """`3 of 4 pairs [0.19, 0.99]`, for what stands beside a test."""
+    k, n, _ = by_pair(votes)
+    if not n:
+        return "no pair that answers"
+    low, high, _ = majority(k, n)
+    return f"{k} of {n} pairs [{low:.2f}, {high:.2f}]"
+
+
 def share(
     id: str, statement: str, figure: Any, votes: Sequence[Vote], what: str, missing: str, *, said: str = ""
 ) -> Claim:
@@ -62,19 +85,15 @@ def share(
 
     `what` ends the sentence "k of n ..."; `missing` is said when there is no vote; `said` follows either.
     """
-    pairs: dict[tuple[str, str], list[bool]] = {}
-    for c, yes in votes:
-        pairs.setdefault((c.task, c.family), []).append(yes)
-    shares = [sum(v) / len(v) for v in pairs.values()]
-    decided = [s > 0.5 for s in shares if s != 0.5]
-    if not decided:
+    k, n, tied = by_pair(votes)
+    if not n:
         return undecided(id, statement, figure, missing + said)
-    k, n = sum(decided), len(decided)
     low, high, result = majority(k, n)
-    ties = f", {len(shares) - n} tied" if len(shares) > n else ""
+    ties = f", {tied} tied" if tied else ""
+    few = "" if majority(n, n)[2] == SUPPORTED else f"; {n} pairs cannot decide, whatever they say"
     return Claim(
         id=id, statement=statement, published=figure, measured=f"{k} of {n} (task, family) pairs", low=low, high=high,
         result=result, cells=tuple(c.id for c, _ in votes),
         why=f"{k} of {n} (task, family) pairs{ties} ({sum(yes for _, yes in votes)} of {len(votes)} cells) {what}; "
-        f"interval of the share {low:.2f} to {high:.2f} against 0.5.{said}",
+        f"interval of the share {low:.2f} to {high:.2f} against 0.5{few}.{said}",
     )  # fmt: skip

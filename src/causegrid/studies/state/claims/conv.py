@@ -1,8 +1,9 @@
 """S5: Mamba's Conv1D matters for Parity and S3, not for Dyck: two experiments under two names (MEASURES 3.3).
 
-- `S5`, train-time: trained without it (`mamba:conv=false`), paired by seed with Mamba trained with it.  A partner
-  that did not learn counts where the other did: not learning without the convolution is what the claim is about.
-  Such partners are named.
+- `S5`, train-time: trained without it (`mamba:conv=false`), paired by seed with Mamba trained with it, and measured
+  at the trained length and beyond whatever each learned: to learn less without the convolution, or not at all, is
+  what the claim is about.  Of a pair one must have learned something; those that learned less than the trained
+  length are named with what they learned.
 - `S5-post-hoc`: trained with it, removed after; each seed is paired with itself.  Only cells that learned, at the
   length they learned to.  `identity` decides, as it hands the current token on; `zero` and `mean` stand beside.
 
@@ -31,7 +32,7 @@ from causegrid.evidence.claims import (
 )
 from causegrid.evidence.reference import published
 from causegrid.studies.state.claims.base import claims, undecided
-from causegrid.studies.state.finished import Cell, at_length, left_out, named
+from causegrid.studies.state.finished import Cell, at_length, learned_less, left_out, named
 
 WITH, WITHOUT = "mamba", "mamba:conv=false"
 TASKS = ("s3", "parity", "dyck")
@@ -72,6 +73,8 @@ def train_time(cells: Sequence[Cell]) -> Claim:
     note = f" Counted though not learned, as their partner did: {named(unlearned)}." if unlearned else ""
     nothing = [c for c in given if not c.has_learned and c not in both]
     note += f" Not learned, left out: {named(nothing)}." if nothing else ""
+    if short := learned_less(both):
+        note += f" Learned less than the trained length, and counted at it and beyond all the same: {short}."
     return _claim(
         "S5",
         statement,
@@ -98,7 +101,7 @@ def post_hoc(cells: Sequence[Cell]) -> Claim:
         measured = [set(effects[c.id, MODES[0]]) for c in chosen[task]]
         common = set.intersection(*measured) if measured else set()
         lengths[task] = sorted(n for n in common if n == length or (beyond and n > length))
-        note += f" {task} at length {length}." if chosen[task] else ""
+        note += f" {task}: {_listed(lengths[task])}." if chosen[task] else ""
         note += left_out(given, length)
     beside = []
     for mode in MODES:
@@ -118,7 +121,7 @@ def post_hoc(cells: Sequence[Cell]) -> Claim:
         f"2 seeds or more of {WITH} that learned each task, with its convolution removed (table components)",
         decides,
         [c for group in chosen.values() for c in group],
-        f"all convolutions of a trained {WITH} as {MODES[0]}, each seed against itself.{note}{''.join(beside)}",
+        f"all convolutions of a trained {WITH} as {MODES[0]}, each seed against itself; lengths{note}{''.join(beside)}",
     )
 
 
@@ -146,28 +149,29 @@ def _parts(
 
 def _claim(id: str, statement: str, needs: str, parts: Parts, cells: Sequence[Cell], why: str) -> Claim:
     decides = parts["all lengths"]
+    tests = _tests(decides)
+    what = "Change of token accuracy, its mean over the length used and longer ones"
+    beside = "".join(f" {name.capitalize()}: {_said(_tests(parts[name]))}." for name in list(parts)[1:])
+    least = max((t.p_min_holm or t.p_min for t in tests.values()), default=1.0)
+    few = f" This many seeds cannot give a Holm p below {least:.2g}." if least > 0.05 else ""
     if any(len(v) < 2 for v in decides.values()):
         counts = ", ".join(f"{t} {len(v)}" for t, v in decides.items())
-        tests = _tests(decides)
         measured, used = (_said(tests), [c for c in cells if c.task in tests]) if tests else ("-", [])
-        return undecided(
-            id, statement, _figure(), f"needs {needs}; there are {counts}: {why}", measured, used
+        missing = (
+            f"needs {needs}; there are {counts}. {what}: {why}{beside if tests else ''}{few if tests else ''}"
         )
-    tests = _tests(decides)
+        return undecided(id, statement, _figure(), missing, measured, used)
     needed = [decide(tests[task], -1)[0] for task in NEEDED]
     spared = tests["dyck"]
     hurts = (spared.p_holm or spared.p) <= 0.05 and spared.effect < 0
     against = CONTRADICTED in needed or hurts
     supported = set(needed) == {SUPPORTED} and spared.low > -SPARED
     result = CONTRADICTED if against else SUPPORTED if supported else UNDECIDED
-    least = max(t.p_min_holm or t.p_min for t in tests.values())
-    few = f" This many seeds cannot give a Holm p below {least:.2g}." if least > 0.05 else ""
     if not against and spared.low <= -SPARED:
         few += f" Dyck may lose {100 * SPARED:.0f} pp or more, by its interval, so that it is spared is not shown."
-    beside = "".join(f" {name.capitalize()}: {_said(_tests(parts[name]))}." for name in list(parts)[1:])
     return Claim(
         id=id, statement=statement, published=_figure(), measured=_said(tests), result=result,
-        why=f"change of mean token accuracy over the length used and longer ones: {why}{beside}{few}",
+        why=f"{what}: {why}{beside}{few}",
         cells=tuple(dict.fromkeys(c.id for c in cells)),
     )  # fmt: skip
 
@@ -182,6 +186,12 @@ def _said(tests: Mapping[str, Comparison]) -> str:
         f"{task} {100 * t.effect:+.1f} pp [{100 * t.low:+.1f}, {100 * t.high:+.1f}], Holm p {t.p_holm:.2g}, n {t.n}"
         for task, t in tests.items()
     ) or "no seeds"  # fmt: skip
+
+
+def _listed(lengths: Sequence[int]) -> str:
+    """`40, 60, 80 and 100`."""
+    *most, last = map(str, lengths) if lengths else ("none",)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _most(values: Sequence[int]) -> int:

@@ -16,9 +16,8 @@ import pandas as pd
 from causegrid.evidence.claims import Claim
 from causegrid.evidence.reference import published
 from causegrid.studies.state.claims.base import claims, share, votes_at
-from causegrid.studies.state.finished import Cell, named
+from causegrid.studies.state.finished import Cell, best, named
 
-BEST = 0.01  # layers within 1 pp of the best are the best layer too
 STATEMENT = "The layer whose probe is best is not the layer whose erasure hurts most"
 
 
@@ -33,8 +32,8 @@ def best_and_damaging(cell: Cell) -> tuple[set[int], set[int]] | None:
     harms = erased[erased["beyond_control"].astype(bool) & (erased["drop"] > 0)]
     if not len(harms) or harms["drop"].max() < erased["drop"].max():
         return None  # what falls most falls no further than under a random subspace
-    best, damaging = _top(probes, "accuracy"), _top(erased, "drop")
-    return None if both in (best, damaging) else (best, damaging)
+    read, damaging = _top(probes, "accuracy"), _top(erased, "drop")
+    return None if both in (read, damaging) else (read, damaging)
 
 
 def _apart(cell: Cell) -> bool | None:
@@ -67,5 +66,4 @@ def best_is_not_damaging(cells: Sequence[Cell]) -> Claim:
 
 
 def _top(rows: pd.DataFrame, column: str) -> set[int]:
-    best = rows[rows[column] >= rows[column].max() - BEST]
-    return {int(layer) for layer in best["layer"]}
+    return {int(layer) for layer in best(rows, column)["layer"]}

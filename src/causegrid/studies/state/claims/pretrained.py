@@ -16,7 +16,7 @@ from causegrid.evidence.reference import published
 from causegrid.spec import split
 from causegrid.studies.state.claims.base import claims, majority, undecided, votes_at
 from causegrid.studies.state.claims.damage import best_and_damaging
-from causegrid.studies.state.claims.refit import one_direction
+from causegrid.studies.state.claims.refit import blocks
 from causegrid.studies.state.finished import Cell, at_length, left_out
 
 CONSTRUCTION = "by construction"
@@ -69,7 +69,7 @@ def mamba_130m(cells: Sequence[Cell]) -> Claim:
     below = published("state-encoding")["mamba_130m"]["single_direction_drop_percent_below"]
 
     def answer(cell: Cell) -> bool | None:
-        rows = one_direction(cell)
+        rows = blocks(cell)
         return bool(rows["drop"].max() < below / 100) if len(rows) else None
 
     return _of_cells(

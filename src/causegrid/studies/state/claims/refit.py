@@ -1,41 +1,68 @@
-"""S4 and version 2: what erasing the single best probe direction shows.
+"""S4 and version 2: what erasing the leading direction of the probe shows.
 
 - S4: at the layer whose probe reads best, a fresh probe still reads the state after the erasure.
 - S4-v1: there the task falls, beyond the random subspaces: version 1's sign that the state is necessary.
-- V2: where the task falls so, at any layer that reads the state, a refitted probe still finds the state, so the
+- V2: where the task falls so, at any block that reads the state, a refitted probe still finds the state, so the
   test is void and the necessity reading does not stand.
 
-S4 and S4-v1 may both hold; V2 asks of version 1's own findings how many survive the refit.  With two classes
-one direction is all a probe has, so Parity is no exception by construction.
+S4 and S4-v1 may both hold; V2 asks of version 1's own findings how many survive the refit.  Several layers may read
+best (within 1 pp, as in S3): a cell votes when all of them answer alike, and is named when they do not, for which
+of equals stands first is no finding.  Blocks alone: erasing the embedding output takes the input away.
+
+What one direction can show depends on the classes: those of more than two lie in more than one direction, so the
+tasks of two classes are counted apart, and the probe's whole row space stands beside.  So does LEACE, which removes
+as many directions (one, for two classes): where it leaves nothing to read, it is the probe's direction that missed
+the state, and not that the state has no such subspace.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
 from causegrid.evidence.claims import Claim
 from causegrid.evidence.reference import published
-from causegrid.studies.state.claims.base import claims, share, votes_at
-from causegrid.studies.state.finished import Cell
+from causegrid.studies.state.claims.base import Vote, claims, counted, share, votes_at
+from causegrid.studies.state.finished import Cell, best, named
 
 MARGIN = 0.02  # "at baseline" and "holds": within 2 pp (MEASURES 3.2)
 MISSING = "no finished cell that learned its task has a rank-1 erasure that answers."
 
 
-def one_direction(cell: Cell) -> pd.DataFrame:
-    """Rank-1 erasures at layers that read the state at all."""
-    rows = cell.erased(1)
-    return rows[rows["reading"] != "not readable"] if len(rows) else rows
+@dataclass(frozen=True, kw_only=True)
+class _Question:
+    """Which layers of a cell are asked, what each answers, and what the cell says then."""
+
+    layers: Callable[[pd.DataFrame], pd.DataFrame]
+    answers: Callable[[pd.Series], bool | None]
+    together: Callable[[Sequence[bool | None]], bool | None]
+    yes: str  # ends "k of n pairs ..."
+
+    def __call__(self, cell: Cell, rank: int | None = 1) -> bool | None:
+        asked = self.layers(blocks(cell, rank))
+        return self.together([self.answers(row) for _, row in asked.iterrows()]) if len(asked) else None
 
 
-def falls(rows: pd.DataFrame) -> pd.Series:
+def blocks(cell: Cell, rank: int | None = 1, basis: str = "probe") -> pd.DataFrame:
+    """Erasures of this rank (None: full) at blocks that read the state at all."""
+    rows = cell.erased(rank, basis)
+    return rows[(rows["layer"] >= 0) & (rows["reading"] != "not readable")] if len(rows) else rows
+
+
+def falls(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows where the task falls beyond the random subspaces, and does not hold within 2 pp."""
-    return (rows["accuracy"] < rows["control_low"]) & (rows["low"] < rows["clean"] - MARGIN)
+    if not len(rows):
+        return rows
+    return rows[(rows["accuracy"] < rows["control_low"]) & (rows["low"] < rows["clean"] - MARGIN)]
 
 
-def _holds_up(row: pd.Series) -> bool | None:
+def _where_best(rows: pd.DataFrame) -> pd.DataFrame:
+    return best(rows, "probe") if len(rows) else rows
+
+
+def _still_read(row: pd.Series) -> bool | None:
     """Is the state still there after the erasure?  None when the refit's interval cannot tell."""
     if row["refit_low"] > row["baseline"] + MARGIN:
         return True
@@ -49,41 +76,69 @@ def _hurts(row: pd.Series) -> bool | None:
     return False if row["low"] >= row["clean"] - MARGIN else None
 
 
-def _most_void(rows: pd.DataFrame) -> bool | None:
-    """Of the rows where the task falls, are most void?  None when it falls nowhere or they are half and half."""
-    void = rows.loc[falls(rows), "reading"] == "test void"
-    return None if not len(void) or void.mean() == 0.5 else bool(void.mean() > 0.5)
+def _unanimous(answers: Sequence[bool | None]) -> bool | None:
+    return answers[0] if len(set(answers)) == 1 else None
 
 
-def _where_best(answer: Callable[[pd.Series], bool | None]) -> Callable[[pd.DataFrame], bool | None]:
-    return lambda rows: answer(rows.iloc[int(rows["probe"].to_numpy().argmax())])
+def _most(answers: Sequence[bool | None]) -> bool | None:
+    yes = sum(a is True for a in answers)
+    return None if 2 * yes == len(answers) else 2 * yes > len(answers)
 
 
-def _claim(
-    id: str,
-    statement: str,
-    figure: str,
-    cells: Sequence[Cell],
-    answer: Callable[[pd.DataFrame], bool | None],
-    what: str,
-) -> Claim:
-    def asked(cell: Cell) -> bool | None:
-        rows = one_direction(cell)
-        return answer(rows) if len(rows) else None
-
+def _claim(id: str, statement: str, figure: str, cells: Sequence[Cell], asked: _Question) -> Claim:
     length, votes, others = votes_at(cells, asked)
-    return share(id, statement, figure, votes, f"{what}, at length {length}", MISSING, said=others)
+    used = {c.id for c, _ in votes}
+    silent = [
+        c
+        for c in cells
+        if c.has_learned and c.length == length and c.id not in used and len(asked.layers(blocks(c)))
+    ]
+    said = f" No vote (layers that disagree, or no clear answer): {named(silent)}." if silent else ""
+    return share(
+        id,
+        statement,
+        figure,
+        votes,
+        f"{asked.yes}, at length {length}",
+        MISSING,
+        said=said + _beside(votes, asked) + others,
+    )
+
+
+def _beside(votes: Sequence[Vote], asked: _Question) -> str:
+    """Two-class tasks alone, the whole row space of the probe, and LEACE at the same layers."""
+    if not votes:
+        return ""
+    two = [(c, yes) for c, yes in votes if blocks(c)["full"].astype(bool).all()]
+    whole = [(c, yes) for c, _ in votes if (yes := asked(c, None)) is not None]
+    n = gone = 0
+    for c, _ in votes:
+        leace = blocks(c, None, "leace")
+        if len(leace):
+            same = leace[leace["layer"].isin(asked.layers(blocks(c))["layer"])]
+            n += len(same)
+            gone += int((same["refit_high"] <= same["baseline"] + MARGIN).sum())
+    erased = f" LEACE leaves nothing to read at {gone} of these {n} layers." if n else ""
+    return (
+        f" Tasks of two classes alone, whose state can lie in one direction: {counted(two)}."
+        f" All C - 1 directions of the probe: {counted(whole)}.{erased}"
+    )
 
 
 @claims.register("S4")
 def decodable(cells: Sequence[Cell]) -> Claim:
     return _claim(
         "S4",
-        "After erasing the single best direction, where the probe reads best, the state is still decodable (version 2)",
+        "After erasing the probe's leading direction, where the probe reads best, the state is still decodable "
+        "(version 2)",
         "version 2 withdraws the necessity reading of single-direction ablation; its figures are not known here",
         cells,
-        _where_best(_holds_up),
-        "have a fresh probe above the baseline there",
+        _Question(
+            layers=_where_best,
+            answers=_still_read,
+            together=_unanimous,
+            yes="have a fresh probe above the baseline there",
+        ),
     )
 
 
@@ -94,12 +149,17 @@ def hurts(cells: Sequence[Cell]) -> Claim:
     at = " and ".join(f"L{layer}" for layer in large["layers"])
     return _claim(
         "S4-v1",
-        "Erasing the single best direction, where the probe reads best, hurts the task (version 1: so it is necessary)",
+        "Erasing the probe's leading direction, where the probe reads best, hurts the task (version 1: so it is "
+        "necessary)",
         f"Pythia-160M on Dyck falls by about {large['accuracy_drop_percent_about']} % at {at}, mamba-130m by under "
         f"{small} %",
         cells,
-        _where_best(_hurts),
-        "fall there beyond the random directions",
+        _Question(
+            layers=_where_best,
+            answers=_hurts,
+            together=_unanimous,
+            yes="fall there beyond the random directions",
+        ),
     )
 
 
@@ -107,10 +167,14 @@ def hurts(cells: Sequence[Cell]) -> Claim:
 def void(cells: Sequence[Cell]) -> Claim:
     return _claim(
         "V2",
-        "Refit the probe: where the task falls under single-direction erasure the state is mostly still there, so the "
-        "fall shows no necessity (version 2)",
+        "Refit the probe: where the task falls when the probe's leading direction is erased the state is mostly still "
+        "there, so the fall does not show that this direction is necessary (version 2)",
         "version 2: single-direction ablation is not a necessity test; its figures are not known here",
         cells,
-        _most_void,
-        "are void at most of the layers where the task falls",
+        _Question(
+            layers=falls,
+            answers=lambda row: bool(row["reading"] == "test void"),
+            together=_most,
+            yes="are void at most of the layers where the task falls",
+        ),
     )

@@ -1,9 +1,11 @@
 """S1: the layer where the state shows depends on architecture x task.
 
 Per seed of a family the depth centre on Parity minus that on Dyck; the differences of Transformer and Mamba are
-exchanged in a permutation test, so the families need not have as many seeds.  Both families are the plain ones:
-options make another architecture.  The published figure is a last-block share, so ours is said beside the test,
-for every family.
+exchanged in a permutation test, so the families need not have as many seeds.  The claim has a direction, that of
+the published profiles: Mamba's difference is the larger.  Both families are the plain ones: options make another
+architecture.  Beside the test stand each family's own difference, the depth centre of untrained models (a state that
+any random network shows early is no finding of training), and the last-block share of every family, which is what
+the paper gives.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from collections.abc import Sequence
 from causegrid.evidence.claims import Claim, decide, interaction, seed_mean
 from causegrid.evidence.reference import published
 from causegrid.studies.state.claims.base import claims, undecided
-from causegrid.studies.state.finished import Cell, at_length, left_out, summary
+from causegrid.studies.state.finished import Cell, alone, at_length, left_out, summary, untrained_centre
 
 MODELS, TASKS = ("transformer", "mamba"), ("parity", "dyck")
 STATEMENT = (
-    "The layer where the state shows depends on architecture x task (Mamba later on Parity than on Dyck)"
+    "The layer where the state shows depends on architecture x task: from Dyck to Parity it moves later in Mamba by "
+    "more than in the Transformer"
 )
 
 
@@ -28,7 +31,7 @@ def reversal(cells: Sequence[Cell]) -> Claim:
     given = [c for c in cells if c.model in MODELS and c.task in TASKS]
     length, same = at_length(given, lambda group: min(len(s) for s in _paired(group).values()))
     seeds = _paired(same)
-    without = left_out(given, length)
+    without = alone(given, length, [c.id for c in same if c.seed in seeds[c.model]]) + left_out(given, length)
     if min(len(s) for s in seeds.values()) < 2:
         counts = ", ".join(f"{m} {len(s)}" for m, s in seeds.items())
         need = "needs 2 seeds or more of Transformer and Mamba that learned Parity and Dyck to one length"
@@ -40,11 +43,22 @@ def reversal(cells: Sequence[Cell]) -> Claim:
     result, why = decide(test, -1)
     used = [centres[m, t, s][1] for m in MODELS for t in TASKS for s in seeds[m]]
     n = ", ".join(f"{m} {len(seeds[m])} seeds" for m in MODELS)
+    own = ", ".join(
+        _over_seeds(m, [centres[m, TASKS[0], s][0] - centres[m, TASKS[1], s][0] for s in seeds[m]], (-1, 1))
+        for m in MODELS
+    )
+    blank = ", ".join(
+        _over_seeds(f"{m} on {t}", [v for c in same if (c.model, c.task) == (m, t) and c.seed in seeds[m]
+                                    and (v := untrained_centre(c)) is not None], (0, 1))
+        for m in MODELS for t in TASKS
+    )  # fmt: skip
     return Claim(
         id="S1", statement=STATEMENT, published=figure, low=test.low, high=test.high, result=result, cells=tuple(used),
-        measured=test.effect,
+        measured=f"interaction of depth centres {test.effect:+.3f}; last-block share on Parity: "
+        f"{last_block_shares([c for c in same if c.model in MODELS], 'parity')}",
         why=f"(Transformer's depth centre on Parity minus Dyck) minus (Mamba's): {why}; {n}, length {length}. "
-        f"Last-block share on Parity here: {last_block_shares(cells, 'parity')}.{without}",
+        f"Parity minus Dyck: {own}. Depth centre of the untrained models: {blank}. "
+        f"Last-block share on Parity of every model: {last_block_shares(cells, 'parity')}.{without}",
     )  # fmt: skip
 
 
@@ -57,10 +71,16 @@ def last_block_shares(cells: Sequence[Cell], task: str) -> str:
             found.setdefault((c.model, c.length), []).append(value)
     said = []
     for (model, length), values in sorted(found.items()):
-        mean, low, high = seed_mean(values, within=(0, 1))
-        interval = "" if low is None else f" [{low:.2f}, {high:.2f}]"
-        said.append(f"{model} {mean:.2f}{interval} n {len(values)} at {length}")
+        said.append(f"{_over_seeds(model, values, (0, 1))} at {length}")
     return ", ".join(said) or "none"
+
+
+def _over_seeds(name: str, values: Sequence[float], within: tuple[float, float]) -> str:
+    if not values:
+        return f"{name} unknown"
+    mean, low, high = seed_mean(values, within=within)
+    interval = "" if low is None else f" [{low:.2f}, {high:.2f}]"
+    return f"{name} {mean:.2f}{interval} n {len(values)}"
 
 
 def _centres(cells: Sequence[Cell]) -> dict[tuple[str, str, int], tuple[float, str]]:
