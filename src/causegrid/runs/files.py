@@ -75,8 +75,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
-    """Write a tidy table as Parquet, atomically."""
-    write_aside(path, lambda aside: table.to_parquet(aside, index=False))
+    """Write a tidy table as Parquet (zstd: learning curves are a third smaller than by the default), atomically."""
+    write_aside(path, lambda aside: table.to_parquet(aside, index=False, compression="zstd"))
 
 
 def read_json(path: Path) -> tuple[dict[str, Any] | None, str]:
