@@ -44,28 +44,16 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     return [plain(row) for row in table.to_dict("records")]
 
 
-def emit_table(table: pd.DataFrame, *, digits: int = 3) -> None:
-    """Print a table on stdout: aligned columns, floats rounded, never cut in width."""
-    from rich.console import Console
-    from rich.table import Table
-
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for column in table.columns:
-        numeric = table[column].dtype.kind in "ifu"
-        shown.add_column(str(column), justify="right" if numeric else "left", overflow="fold")
-    for row in table.itertuples(index=False):
-        shown.add_row(*[_cell(v, digits) for v in row])
-    console = Console(width=None if sys.stdout.isatty() else 200, soft_wrap=False)
-    console.print(shown)
-
-
-def _cell(value: Any, digits: int) -> str:
+def cell(value: Any, digits: int = 3) -> str:
+    """A value as a table shows it: floats rounded, `-` for what is not a number, lists joined."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if hasattr(value, "tolist"):
+        return cell(value.tolist(), digits)
     if isinstance(value, float):
-        if math.isnan(value):
-            return "-"
         return f"{value:.{digits}f}" if abs(value) < 1e4 else f"{value:.3g}"
     if isinstance(value, (list, tuple)):
-        return ", ".join(_cell(v, digits) for v in value)
+        return ", ".join(cell(v, digits) for v in value)
     return str(value)
 
 
@@ -92,7 +80,7 @@ class Progress:
             return
         self._shown = now
         eta = (now - start) / done * (total - done) if done >= 0.05 * total and done else float("nan")
-        left = "" if last or math.isnan(eta) else f", about {_seconds(eta)} left"
+        left = "" if last or math.isnan(eta) else f", about {duration(eta)} left"
         line = f"{what}: {done}/{total}{left}"
         if self._live:
             print(f"\r{line.ljust(self._width)}", end="\n" if last else "", file=sys.stderr, flush=True)
@@ -101,7 +89,8 @@ class Progress:
             say(line)
 
 
-def _seconds(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: `45 s`, `13 min`, `1.5 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -10,6 +10,7 @@ import typer
 
 from causegrid import terminal
 from causegrid.cli.options import STUDIES, Device, Json, OtherStudy, Set, StudyFile, Workers, app, leave, show
+from causegrid.cli.table import emit_table
 from causegrid.errors import InputError, unknown
 
 
@@ -97,7 +98,11 @@ def status(
     """How far a run is, cell by cell, and why a cell failed."""
     from causegrid.runs import status as run_status
 
-    show(run_status(folder), json)
+    table = run_status(folder)
+    if not json:
+        table["seconds"] = table["seconds"].map(terminal.duration)
+        table = table.rename(columns={"seconds": "time"})
+    show(table, json)
 
 
 @app.command(rich_help_panel=STUDIES)
@@ -226,6 +231,6 @@ def _told(outcome: Any, tables: Mapping[str, Any], json: bool) -> None:
     else:
         for name, table in tables.items():
             print(f"{name}:")
-            terminal.emit_table(table)
+            emit_table(table)
         print("  ".join(f"{k}: {v}" for k, v in summary.items()))
     leave(outcome.exit_code)

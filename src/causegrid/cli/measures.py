@@ -23,6 +23,12 @@ from causegrid.cli.options import (
     leave,
     show,
 )
+from causegrid.cli.table import emit_table
+
+BASELINES = (
+    "baselines: no model (majority, position, token, token_pair), untrained model, shuffled labels, control task; "
+    "their ranges and counts with --json"
+)
 
 
 @app.command(rich_help_panel=VERBS)
@@ -65,7 +71,7 @@ def train(
         return
     import pandas as pd
 
-    terminal.emit_table(pd.DataFrame(result["behaviour"]))
+    emit_table(pd.DataFrame(result["behaviour"]))
     print(
         f"{result['steps']} steps; learned to length {result['learned_length']}"
         + (f"; saved in {out}" if out else "")
@@ -91,7 +97,9 @@ def probe(
             row["baselines"] = {k.removeprefix("baseline_"): v for k, v in values.items()}
         terminal.emit_json(rows)
         return
-    terminal.emit_table(table)
+    aside = [c for c in table.columns if c.startswith("n_") or c.endswith(("_low", "_high"))]
+    emit_table(table.drop(columns=aside).rename(columns=lambda c: c.removeprefix("baseline_")))
+    print(BASELINES)
 
 
 @app.command(rich_help_panel=VERBS)
@@ -139,7 +147,7 @@ def ablate(
         return
     import pandas as pd
 
-    terminal.emit_table(pd.DataFrame(result["table"]))
+    emit_table(pd.DataFrame(result["table"]))
 
 
 @app.command(rich_help_panel=VERBS)
@@ -197,7 +205,7 @@ def verdict(
     if json:
         terminal.emit_json(terminal.records(table))
         return
-    terminal.emit_table(table[verbs.VERDICT_SHOWN])
+    emit_table(table[verbs.VERDICT_SHOWN])
     for group, rows in table.groupby("group", sort=False):
         for metric, reason, marks in rows[["metric", "reason", "marks"]].itertuples(index=False):
             print(f"{group}, {metric}: {reason}" + (f" [{', '.join(marks)}]" if len(marks) else ""))

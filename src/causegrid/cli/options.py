@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from causegrid import terminal
+from causegrid.cli.table import emit_table
 
 app = typer.Typer(
     name="causegrid",
@@ -62,7 +63,7 @@ def show(table: Any, json: bool) -> None:
     if json:
         terminal.emit_json(terminal.records(table))
     else:
-        terminal.emit_table(table)
+        emit_table(table)
 
 
 def leave(code: int) -> None:
