@@ -138,10 +138,15 @@ def report(
 def claims(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder.")], json: Json = False
 ) -> None:
-    """What the finished cells say about the published claims."""
+    """What the finished cells say about the published claims (their cells by name: --json)."""
+    from causegrid.cli.claims import lines
     from causegrid.runs import claims as run_claims
 
-    show(run_claims(folder), json)
+    found = terminal.records(run_claims(folder))
+    if json:
+        terminal.emit_json(found)
+    else:
+        print("\n".join(lines(found)))
 
 
 @app.command(rich_help_panel=STUDIES)
