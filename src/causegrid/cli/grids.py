@@ -178,12 +178,20 @@ def list_(
     ] = "",
     json: Json = False,
 ) -> None:
-    """What is registered: tasks, models, screens, studies, engines."""
+    """What is registered: tasks, models, screens, studies, engines, and the options that may follow a name.
+
+    Options follow a colon, as in mamba:conv=false,n_layers=2 or dyck:k=8; shown with their defaults.
+    """
     from causegrid.catalogue import KINDS, catalogue
 
     if kind and kind not in KINDS:
         raise unknown("kind", kind, KINDS)
-    show(catalogue([kind] if kind else list(KINDS)), json)
+    table = catalogue([kind] if kind else list(KINDS))
+    if not json:
+        table["options"] = table["options"].map(_spelled)
+        if not table["options"].any():
+            table = table.drop(columns="options")
+    show(table, json)
 
 
 @app.command(rich_help_panel=STUDIES)
@@ -212,6 +220,14 @@ def calibrate(
 
     outcome, tables = run_calibration(study, out, workers=workers, progress=terminal.Progress())
     _told(outcome, tables, json)
+
+
+def _spelled(options: Mapping[str, Any]) -> str:
+    """Options as a name carries them; one whose default is worked out, by its name alone."""
+    from causegrid.spec import joined
+
+    each = (k if v is None else joined("", {k: v}).removeprefix(":") for k, v in options.items())
+    return ", ".join(each)
 
 
 def _ended(outcome: Any) -> dict[str, Any]:

@@ -126,7 +126,10 @@ def make(
     conv: bool = True,
     signed: bool = False,
 ) -> Model:
-    """A Mamba with fresh weights, a function of `seed`; `rank` defaults to ceil(d_model / 16)."""
+    """A Mamba with fresh weights, a function of `seed`; `conv=false` leaves its convolution out.
+
+    `signed=true` lets the decay be negative; `rank` defaults to ceil(d_model / 16).
+    """
     rank = math.ceil(d_model / 16) if rank is None else rank
     inner = dict(n_state=n_state, expand=expand, taps=taps, rank=rank, conv=conv, signed=signed)
     with torch.random.fork_rng(devices=[]):

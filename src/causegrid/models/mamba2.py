@@ -86,7 +86,10 @@ def make(
     chunk: int = 64,
     conv: bool = True,
 ) -> Model:
-    """A Mamba-2 with fresh weights, a function of `seed`.  InputError when the widths do not divide."""
+    """A Mamba-2 in its matrix form, with fresh weights, a function of `seed`; `conv=false` leaves its convolution out.
+
+    Raises InputError when `head_dim` and `n_groups` do not divide the inner width.
+    """
     heads = expand * d_model // head_dim
     if heads * head_dim != expand * d_model or heads % n_groups:
         raise InputError(

@@ -155,8 +155,10 @@ def make(
     positions: str = "learned",
     max_length: int = 256,
 ) -> Model:
-    """A Transformer with fresh weights, a function of `seed`.  Raises InputError on an unknown positional
-    scheme or a width the heads do not divide into even parts."""
+    """A Transformer with fresh weights, a function of `seed`; `positions` is learned, sinusoidal, rope or none.
+
+    Raises InputError on another positional scheme or a width the heads do not divide into even parts.
+    """
     if positions not in SCHEMES:
         raise unknown("positional scheme", positions, SCHEMES)
     if d_model % n_heads or d_model // n_heads % 2:
