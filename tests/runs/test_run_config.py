@@ -62,7 +62,7 @@ def test_a_good_file_resolves_and_is_frozen(file):
 
 def test_overrides_set_nested_keys_lists_and_new_keys(file):
     overrides = ["depth.steps=7", "seeds=[3, 4]", "parts.0.width=2", "tasks.1=c", "depth.mode=zero", "log="]
-    with pytest.raises(InputError, match=r"--set log= log -> None -> must be a valid string"):
+    with pytest.raises(InputError, match=r"--set log= log -> null -> must be text"):
         load(file, overrides=overrides)
     _, config = load(file, overrides=overrides[:-1])
     assert (config.depth.steps, list(config.seeds), config.parts[0].width) == (7, [3, 4], 2)
@@ -75,13 +75,18 @@ def test_overrides_set_nested_keys_lists_and_new_keys(file):
         ("  steps: 5", "  stps: 5",
          "s.yaml:6 depth.stps -> unknown key -> allowed: steps, rate, mode, did you mean 'steps'?"),
         ("  steps: 5", "  steps: many",
-         "s.yaml:6 depth.steps -> 'many' -> must be a valid integer, unable to parse string as an integer"),
+         "s.yaml:6 depth.steps -> 'many' -> must be a whole number"),
         ("  rate: 1e-3", "  rate: 0", "s.yaml:7 depth.rate -> 0 -> must be greater than 0"),
         ("  rate: 1e-3", "  mode: zeros",
          "s.yaml:7 depth.mode -> 'zeros' -> allowed: mean, zero, did you mean 'zero'?"),
         ("tasks: [a, b]", "task: [a, b]",
          "s.yaml:2 tasks -> missing -> required here"),
-        ("tasks: [a, b]", "tasks: [a, [b]]", "s.yaml:4 tasks.1 -> ['b'] -> must be a valid string"),
+        ("tasks: [a, b]", "tasks: [a, [b]]", "s.yaml:4 tasks.1 -> ['b'] -> must be text"),
+        ("tasks: [a, b]", "tasks: a", "s.yaml:4 tasks -> 'a' -> must be a list, as in [a, b]"),
+        ("log: log.txt", "log: yes", "s.yaml:3 log -> true -> must be text"),
+        ("  rate: 1e-3", "  rate: x", "s.yaml:7 depth.rate -> 'x' -> must be a number"),
+        ("depth:\n  steps: 5\n  rate: 1e-3", "depth: 5",
+         "s.yaml:5 depth -> 5 -> must be a mapping, lines of `key: value`"),
         ("study: fake", "study: fakes",
          "s.yaml:2 study -> unknown study 'fakes': allowed are "),
         ("study: fake\n", "", "s.yaml:2 study -> missing -> allowed: "),
@@ -121,7 +126,7 @@ def test_one_mistake_one_line(file, old, new, said):
         ("=4", "--set =4 -> not an assignment"),
         ("depth..steps=4", "--set depth..steps=4 -> not an assignment"),
         ("depth.steps=[4", "--set depth.steps=[4 -> the value is not YAML"),
-        ("depth.steps=x", "--set depth.steps=x depth.steps -> 'x' -> must be a valid integer"),
+        ("depth.steps=x", "--set depth.steps=x depth.steps -> 'x' -> must be a whole number"),
         ("tasks.7=c", "--set tasks.7=c tasks.7 -> '7' is not a position in a list -> allowed: 0, 1"),
         ("tasks.x=c", "--set tasks.x=c tasks.x -> 'x' is not a position"),
         ("log.x=c", "--set log.x=c log.x -> goes through a string ('log.txt')"),

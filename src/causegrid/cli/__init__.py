@@ -67,6 +67,17 @@ def _usage(error: Any) -> str:
     """Click's complaint as one line that says where to read on; its help text as it is."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return str(error.format_message())
-    message = " ".join(error.format_message().split())
+    message = _named(" ".join(error.format_message().split()), error.__cause__)
     command = error.ctx.command_path if error.ctx is not None else "causegrid"
     return f"causegrid: {message.removesuffix('.')} (see `{command} --help`)"
+
+
+def _named(message: str, cause: Any) -> str:
+    """The complaint with the value it is about, where pydantic made it and left that out."""
+    from pydantic import ValidationError
+
+    if not isinstance(cause, ValidationError):
+        return message
+    given = repr(cause.errors()[0]["input"])
+    named = message.replace("Input should", f"{given} should", 1)
+    return named if given in named else f"{message.removesuffix('.')} (given: {given})"

@@ -7,6 +7,7 @@ what it set.  A key that stands twice is an error here (YAML itself lets the las
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,14 @@ from causegrid.errors import InputError, nearest, unknown
 from causegrid.runs.fields import allowed_at, ways
 
 MOST_ERRORS = 5
+MUST = {
+    "a list, as in [a, b]": ("tuple_type", "list_type", "set_type", "frozen_set_type"),
+    "a mapping, lines of `key: value`": ("dict_type", "mapping_type", "model_type", "model_attributes_type"),
+    "a whole number": ("int_type", "int_parsing", "int_from_float"),
+    "a number": ("float_type", "float_parsing"),
+    "true or false": ("bool_type", "bool_parsing"),
+    "text": ("string_type",),
+}
 
 
 def load(path: Path | str, *, overrides: Sequence[str] = ()) -> tuple[Any, Any]:
@@ -243,8 +252,20 @@ def _problem(error: Any, fields: Sequence[str]) -> str:
         return f"lacks {context['discriminator']}, which says what it is"
     if kind == "value_error" and "error" in context:
         return str(context["error"])
-    said = str(error["msg"])
-    return f"{_shown(given)} -> {said.replace('Input should be', 'must be', 1)}"
+    return f"{_shown(given)} -> {_must(error, context)}"
+
+
+def _must(error: Any, context: Mapping[str, Any]) -> str:
+    """What one pydantic error asks for, in the words of a study file: it knows lists and mappings, no tuples."""
+    kind = str(error["type"])
+    if kind in ("too_short", "too_long"):
+        most = kind == "too_long"
+        n = context["max_length" if most else "min_length"]
+        return f"must have at {'most' if most else 'least'} {n} item{'' if n == 1 else 's'}"
+    for said, kinds in MUST.items():
+        if kind in kinds:
+            return f"must be {said}"
+    return str(error["msg"]).replace("Input should", "must", 1)
 
 
 def _unknown(problem: str, given: object, allowed: Sequence[str]) -> str:
@@ -259,7 +280,7 @@ def _options(expected: str) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)  # as YAML writes it
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
