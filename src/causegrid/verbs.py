@@ -36,6 +36,7 @@ from causegrid.studies.pattern.prompt_sets import PromptParts, prompt_parts, sub
 from causegrid.studies.pattern.refusals import nothing_picked
 from causegrid.studies.pattern.ruled import foreign_text, verdicts
 from causegrid.studies.pattern_selectivity import Null
+from causegrid.studies.state.stages import LEARNED_MINIMUM
 from causegrid.tasks import PromptSet, PromptTask, StateTask, task
 
 Progress = Callable[[int, int, str], None]
@@ -63,6 +64,7 @@ def train(
 ) -> dict[str, Any]:
     """Train a family on a state task -> {"behaviour": rows, "learned_length", "steps", "solved", "n_params"}.
 
+    `learned` beside it says the learned length in words (MEASURES 1.2).
     Raises InputError before training when `out` exists and is not an empty folder.
     """
     if out is not None and out.exists() and (out.is_file() or any(out.iterdir())):
@@ -104,6 +106,7 @@ def train(
         "steps": result.steps,
         "solved": result.solved,
         "learned_length": result.learned_length,
+        "learned": _learned(result.learned_length, length),
         "behaviour": result.behaviour.to_dict("records"),
         "folder": str(out) if out else None,
     }
@@ -267,6 +270,12 @@ def verdict(
     why = dict(zip(notes["group"], notes["why"], strict=True))
     found["null_note"] = [why.get(group, "") for group in found["group"]]
     return found
+
+
+def _learned(reached: int, trained: int) -> str:
+    if reached >= min(trained, LEARNED_MINIMUM):
+        return f"learned to length {reached}"
+    return f"not learned (under {LEARNED_MINIMUM})"
 
 
 def state_task(name: str) -> StateTask:

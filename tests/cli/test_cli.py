@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from causegrid.cli import main
@@ -61,7 +62,11 @@ def test_bare_command_prints_help_and_fails(call):
         (("train", "parity", "lsmt"), ("lsmt", "lstm")),
         (("train", "ioi", "lstm"), ("ioi", "state task")),
         (("train", "parity", "lstm", "--schedule", "curiculum"), ("curiculum", "curriculum")),
-        (("train", "parity", "lstm", "--steps", "x"), ("--steps",)),
+        (("train", "parity", "lstm", "--steps", "x"), ("--steps", "'x'", "integer")),
+        (("train", "parity", "lstm", "--length", "2"), ("--length", "'2'", "4")),
+        (("run", "x.yaml", "--workers", "0"), ("--workers", "'0'", "1")),
+        (("verdict", "ioi", "m", "--n-null", "1000000"), ("--n-null", "'1000000'", "100000")),
+        (("train", "parity", "mamba:cnov=false"), ("cnov", "conv")),
         (("probe", "ioi", "lstm"), ("ioi", "state task")),
         (("probe", "parity", "lsmt"), ("lsmt", "lstm")),
         (("screen", "parity", "m", "--screen", "name-mover"), ("parity", "prompt task")),
@@ -77,7 +82,7 @@ def test_bare_command_prints_help_and_fails(call):
         (("init", "a/b"), ("a/b",)),
         (("init", ""), ("''",)),
         (("init", ".."), ("..",)),
-        (("train", "parity", "gru", "--seed", "-1"), ("--seed",)),
+        (("train", "parity", "gru", "--seed", "-1"), ("--seed", "-1")),
         (("train", "parity", "gru", "--seed", "99999999999999999999"), ("--seed",)),
         (("train", "parity", "gru", "--out", "/proc/nowhere/x"), ("/proc/nowhere/x",)),
         (("init", "x", "--study", "state-encodin"), ("state-encodin", "state-encoding")),
@@ -225,6 +230,53 @@ def test_run_until_names_the_stages(call, tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["mine.yaml"]
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("training.length=2", "training.length -> 2 -> must be greater than or equal to 8"),
+        ("seeds=[]", "seeds -> [] -> must have at least 1 item"),
+        ("grid=3", "grid -> 3 -> must be a list"),
+    ],
+)
+def test_a_study_files_mistakes_name_the_value(call, tmp_path, monkeypatch, override, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("study: state-encoding\ngrid:\n- {tasks: [parity], models: [gru]}\n")
+    refused(call("plan", "mine.yaml", "--set", override), override, said)
+
+
+@pytest.mark.parametrize(
+    ("length", "reached", "said"),
+    [
+        (40, 40, "learned to length 40"),
+        (40, 8, "learned to length 8"),
+        (40, 7, "not learned (under 8)"),
+        (40, 0, "not learned (under 8)"),
+        (6, 6, "learned to length 6"),
+        (6, 4, "not learned (under 8)"),
+    ],
+)
+def test_train_says_whether_it_learned(call, monkeypatch, length, reached, said):
+    """MEASURES 1.2: under 8 nothing was learned, unless no more was trained."""
+    from types import SimpleNamespace
+
+    from causegrid import verbs
+
+    behaviour = pd.DataFrame([{"length": length, "metric": "token", "accuracy": 0.5}])
+    ended = SimpleNamespace(steps=3, solved=False, learned_length=reached, behaviour=behaviour)
+    monkeypatch.setattr(verbs, "fit", lambda *args, **kwargs: ended)
+    code, out, _ = call("train", "parity", "gru", "--length", length)
+    assert (code, out.splitlines()[-1]) == (0, f"3 steps; {said}")
+
+
+def test_status_says_time_as_a_person_does_and_seconds_in_json(call, monkeypatch):
+    import causegrid.runs
+
+    table = pd.DataFrame([{"cell": "a1", "status": "done", "seconds": 793.48}])
+    monkeypatch.setattr(causegrid.runs, "status", lambda folder: table.copy())
+    assert call("status", "there")[1].splitlines() == ["cell  status  time", "a1    done    13 min"]
+    assert json.loads(call("status", "there", "--json")[1])[0]["seconds"] == 793.48
+
+
 def test_train_saves_a_model_that_probe_reads(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     out_folder = Path("trained")  # not a registered name: those come first
@@ -241,6 +293,9 @@ def test_train_saves_a_model_that_probe_reads(call, tmp_path, monkeypatch):
     assert [r["layer"] for r in rows] == [-1, 0, 1, 2, 3]
     assert {"layer", "label", "accuracy", "low", "high", "baselines"} <= set(rows[0])
     assert {"majority", "position", "token", "untrained"} <= set(rows[0]["baselines"])
+    header = call("probe", "parity", out_folder, "--length", "8")[1].splitlines()[0].split()
+    assert {"layer", "accuracy", "majority", "token_pair", "control", "selectivity"} <= set(header)
+    assert not {"n_train", "baseline_majority", "shuffled_low"} & set(header)
     refused(call("train", "parity", "gru", "--out", out_folder), "exists already")
     (out_folder / "cell.json").write_text("{}")
     (out_folder / "model.safetensors").unlink()

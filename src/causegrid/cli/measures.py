@@ -45,7 +45,14 @@ def check(model: ModelArg, json: Json = False) -> None:
 @app.command(rich_help_panel=VERBS)
 def train(
     task: StateTaskArg,
-    family: Annotated[str, typer.Argument(metavar="FAMILY", help="transformer, mamba, mamba2, lstm or gru.")],
+    family: Annotated[
+        str,
+        typer.Argument(
+            metavar="FAMILY",
+            help="transformer, mamba, mamba2, lstm or gru; options follow a colon, as mamba:conv=false,n_layers=2 "
+            "(`causegrid list models` names them).",
+        ),
+    ],
     steps: Annotated[int, typer.Option(min=1, help="At most so many steps; stops when solved.")] = 2000,
     length: Annotated[int, typer.Option(min=4, help="Trained length, in tokens.")] = 40,
     schedule: Annotated[str, typer.Option(help="Lengths seen: curriculum, mixed or fixed.")] = "curriculum",
@@ -53,7 +60,7 @@ def train(
     out: Annotated[Path | None, typer.Option(help="Save the trained model into this new folder.")] = None,
     json: Json = False,
 ) -> None:
-    """Train one of the five families on a state task; accuracy by length."""
+    """Train a fresh model of a family on a state task; accuracy by length."""
     from causegrid import verbs
 
     result = verbs.train(
@@ -72,10 +79,7 @@ def train(
     import pandas as pd
 
     emit_table(pd.DataFrame(result["behaviour"]))
-    print(
-        f"{result['steps']} steps; learned to length {result['learned_length']}"
-        + (f"; saved in {out}" if out else "")
-    )
+    print(f"{result['steps']} steps; {result['learned']}" + (f"; saved in {out}" if out else ""))
 
 
 @app.command(rich_help_panel=VERBS)
