@@ -279,17 +279,22 @@ def test_an_id_that_cannot_be_reached(monkeypatch, tmp_path):
     assert "'nobody/nothing-at-all'" in message and "cannot be reached" in message
 
 
-def test_a_mistyped_folder_is_said_to_be_none(monkeypatch, tmp_path):
+def test_a_config_of_a_mistyped_folder_is_said_to_be_none(monkeypatch, tmp_path):
     import huggingface_hub.constants
+
+    from causegrid.models.config import read_config
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m" / "ok").mkdir(parents=True)
-    message = refusal("m/okk")
-    assert "cannot be reached" in message
-    assert "nor is there a local folder 'm/okk', did you mean 'm/ok'?" in message
-    assert "local folder 'm/xyz' (" in refusal("m/xyz")
+    for name, said in (
+        ("m/okk", "local folder 'm/okk', did you mean 'm/ok'?"),
+        ("m/xyz", "local folder 'm/xyz' ("),
+    ):
+        with pytest.raises(InputError, match="cannot be reached") as refused:
+            read_config(name, {})
+        assert f"nor is there a {said}" in str(refused.value)
     assert "nor is there" not in refusal("other/okk")
 
 
@@ -298,14 +303,24 @@ def test_an_id_that_is_no_id():
 
 
 def test_loading_is_quiet_and_leaves_the_settings(disk, capfd):
+    import logging
+
+    from huggingface_hub.utils import logging as hub_logging
+
+    folder = disk("mamba")
+    capfd.readouterr()  # saving it talks
     hf_logging.set_verbosity_info()
     try:
-        model(disk("mamba"))
+        model(folder)
         assert hf_logging.get_verbosity() == hf_logging.INFO and hf_logging.is_progress_bar_enabled()
         with pytest.raises(RuntimeError), quiet():
             raise RuntimeError
         assert hf_logging.get_verbosity() == hf_logging.INFO and hf_logging.is_progress_bar_enabled()
     finally:
         hf_logging.set_verbosity_warning()
+    level = hub_logging.get_verbosity()
+    with quiet():
+        assert not hub_logging.get_logger("huggingface_hub.utils._http").isEnabledFor(logging.WARNING)
+    assert hub_logging.get_verbosity() == level
     out, err = capfd.readouterr()
     assert out == "" and err == ""

@@ -68,6 +68,58 @@ def test_unknown_names_name_the_nearest():
         assert f"unknown model {name!r}" in refusal(name)
 
 
+@pytest.fixture
+def asked(monkeypatch, tmp_path) -> list[str]:
+    """Names that came to be loaded from the hub, in a folder that holds `models/gru` alone."""
+    import huggingface_hub.constants
+
+    names = []
+
+    def load(where, **_):
+        names.append(where)
+        raise InputError("asked the hub")
+
+    monkeypatch.setattr("causegrid.models.resolve.load_pretrained", load)
+    monkeypatch.setattr("causegrid.models.hub.reachable", lambda: True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "gru").mkdir(parents=True)
+    return names
+
+
+@pytest.mark.parametrize("name", ["models/gr", "./models/gr", "models/sub/../gr", "~/models/gr"])
+def test_a_mistyped_folder_is_refused_before_the_hub_is_asked(asked, monkeypatch, tmp_path, name):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "models" / "sub").mkdir()
+    message = refusal(name)
+    assert f"unknown model {name!r}" in message and "did you mean" in message and "gru'?" in message
+    assert asked == []
+
+
+def test_an_id_of_the_hub_is_still_asked_for(asked):
+    for name in ("owner/gr", "models/nothing-like-it"):
+        assert refusal(name) == "asked the hub"
+    assert refusal("models/gr", revision="main") == "asked the hub"
+    assert asked == ["owner/gr", "models/nothing-like-it", "models/gr"]
+
+
+def test_a_folder_without_the_name_is_said_where_the_hub_does_not_answer(asked, monkeypatch):
+    monkeypatch.setattr("causegrid.models.hub.reachable", lambda: False)
+    assert "'models' holds none of that name, and the hub cannot be reached" in refusal(
+        "models/nothing-like-it"
+    )
+    assert refusal("owner/gr") == "asked the hub" and asked == ["owner/gr"]
+
+
+def test_an_id_in_the_cache_is_no_mistyped_folder(asked, tmp_path):
+    at = tmp_path / "hub" / "models--models--gr"
+    (at / "refs").mkdir(parents=True)
+    (at / "refs" / "main").write_text("c0ffee")
+    (at / "snapshots" / "c0ffee").mkdir(parents=True)
+    (at / "snapshots" / "c0ffee" / "config.json").write_text("{}")
+    assert refusal("models/gr") == "asked the hub"
+
+
 def test_a_file_is_not_a_folder(tmp_path):
     (tmp_path / "model.safetensors").write_text("")
     assert "is a file" in refusal(tmp_path / "model.safetensors")

@@ -1,5 +1,5 @@
-"""The hub's part in a name: whether it can be asked now, why `NAME@REVISION` is no name, and why an id or a folder
-could not be read.
+"""The hub's part in a name: whether it can be asked now, when it need not be (`NAME@REVISION`, a mistyped folder),
+and why an id or a folder could not be read.
 
 huggingface_hub tries again for 20 s where nothing answers; a plan asks once, for a moment, and remembers.
 """
@@ -38,6 +38,46 @@ def refuse_revision(name: str) -> None:
         )
 
 
+def refuse_mistyped(name: str) -> None:
+    """Raises InputError for `first/second` that is no folder though `first` is one, where `first` holds a folder
+    of nearly that name or the hub cannot be reached: asking it would take 20 s where nothing answers.
+
+    An id in the local cache is none of these.
+    """
+    first = Path(name).expanduser().parent
+    if name.count("/") != 1 or not first.is_dir() or Path(name).expanduser().exists() or _cached(name):
+        return
+    near = did_you_mean(name)
+    if near:
+        why = f"{near} (to ask the hub for an id of that name, run where no folder {str(first)!r} stands)"
+    elif reachable():
+        return
+    else:
+        why = ", and the hub cannot be reached"
+    raise InputError(f"unknown model {name!r}: the local folder {str(first)!r} holds none of that name{why}")
+
+
+def _cached(name: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except HFValidationError:  # no id at all
+        return False
+
+
+def did_you_mean(name: str) -> str:
+    """`, did you mean 'x/y'?` of the folder nearest to a mistyped path, beside it; "" when none is near."""
+    path = Path(name).expanduser()
+    try:
+        beside = [entry.name for entry in path.parent.iterdir() if entry.is_dir()]
+    except OSError:  # no folder, or a closed one: nothing to suggest
+        return ""
+    match = nearest(path.name, beside)
+    return "" if match is None else f", did you mean {str(Path(name).parent / match)!r}?"
+
+
 def unreachable(where: str, error: BaseException, revision: str | None = None) -> InputError:
     """Why a folder or an id could not be read, from the chain of errors underneath."""
     kinds: set[str] = set()
@@ -68,10 +108,4 @@ def _no_folder(where: str) -> str:
     path = Path(where).expanduser()
     if path.parent == Path() or not path.parent.is_dir():
         return ""
-    try:
-        beside = [entry.name for entry in path.parent.iterdir() if entry.is_dir()]
-    except OSError:
-        return ""
-    match = nearest(path.name, beside)
-    hint = "" if match is None else f", did you mean {str(Path(where).parent / match)!r}?"
-    return f"; nor is there a local folder {where!r}{hint}"
+    return f"; nor is there a local folder {where!r}{did_you_mean(where)}"

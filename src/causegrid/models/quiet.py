@@ -1,4 +1,4 @@
-"""transformers' talk, switched off for a while: progress bars and warnings that a caller did not ask for."""
+"""transformers' and the hub client's talk, switched off for a while: what a caller did not ask for."""
 
 from __future__ import annotations
 
@@ -10,19 +10,24 @@ from typing import Any
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars and no warnings from transformers inside; its settings come back afterwards."""
+    """No progress bars and no warnings from transformers inside, nor the hub client's lines on every try; their
+    settings come back afterwards."""
+    from huggingface_hub.utils import logging as hub
     from transformers.utils import logging
 
     log: Any = logging
 
+    hub_level = hub.get_verbosity()
     level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
+    hub.set_verbosity_error()
     log.disable_progress_bar()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
+        hub.set_verbosity(hub_level)
         log.set_verbosity(level)
         if bars:
             log.enable_progress_bar()

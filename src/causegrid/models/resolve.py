@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from causegrid.errors import InputError, unknown
-from causegrid.models.hub import refuse_revision
+from causegrid.models.hub import did_you_mean, refuse_mistyped, refuse_revision
 from causegrid.models.pretrained import as_device, as_dtype, load_pretrained, wrap
 from causegrid.models.quiet import quiet
 from causegrid.models.readout import put_head
@@ -70,7 +70,11 @@ def model(
             _no_options(text, options, ())
             return load(folder, dtype=dtype, device=device)
     elif text.count("/") != 1 or text.startswith((".", "~", "/")) or text.endswith("/"):
+        if near := did_you_mean(text) if "/" in text else "":
+            raise InputError(f"unknown model {text!r}: there is no such folder{near}")
         raise unknown("model", text, models.names(), ELSE)
+    elif revision is None:
+        refuse_mistyped(text)
     _no_options(text, options, ("attn_implementation",))
     return load_pretrained(
         str(folder) if folder.is_dir() else text,
