@@ -81,7 +81,12 @@ def run(
 @app.command(rich_help_panel=STUDIES)
 def plan(
     study: StudyFile,
-    out: Annotated[Path | None, typer.Option(help="Run folder whose finished cells count as cached.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Run folder whose finished cells count as cached (default: runs/<name of the study file>)."
+        ),
+    ] = None,
     set_: Set = None,
     json: Json = False,
 ) -> None:

@@ -189,7 +189,7 @@ def verdict(
     force: Annotated[bool, typer.Option(help="Use a groups file that names another model.")] = False,
     json: Json = False,
 ) -> None:
-    """Ablate each group, draw its matched-random null, and say what it is: cause, correlate, interferer, null."""
+    """Ablate each group, draw its matched-random null, and judge it: primary, correlate, interferer, null, ..."""
     from causegrid import verbs
 
     table = verbs.verdict(

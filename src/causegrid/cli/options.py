@@ -26,7 +26,11 @@ StateTaskArg = Annotated[
     typer.Argument(metavar="TASK", help="A state task: parity, s3, z6, dyck, ... (`causegrid list tasks`)."),
 ]
 PromptTaskArg = Annotated[
-    str, typer.Argument(metavar="TASK", help="A prompt task: ioi, variable-binding, or prompts:FILE.jsonl.")
+    str,
+    typer.Argument(
+        metavar="TASK",
+        help="A prompt task: ioi, greater-than, ... (`causegrid list tasks`), or prompts:FILE.jsonl.",
+    ),
 ]
 ModelArg = Annotated[
     str,
@@ -36,10 +40,21 @@ ModelArg = Annotated[
 ]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of everything random here.")]
 Prompts = Annotated[
-    int, typer.Option("--n", min=4, max=100_000, help="Prompts in all; half choose heads, half measure.")
+    int,
+    typer.Option(
+        "--n",
+        min=4,
+        max=100_000,
+        help="Prompts in all; strict rules score half of them, those that choose heads.",
+    ),
 ]
 Bos = Annotated[str, typer.Option(help="BOS policy: none (the papers') or model (what the tokenizer does).")]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a key of the study.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="A.B=C", help="Override a key of the study, as seeds=[0,1]; may be repeated."
+    ),
+]
 StudyFile = Annotated[
     Path, typer.Argument(metavar="STUDY.yaml", help="A study file; `causegrid init` writes one.")
 ]
