@@ -12,10 +12,11 @@ from typing import Any
 def quiet() -> Iterator[None]:
     """No progress bars and no warnings from transformers inside, nor the hub client's lines on every try; their
     settings come back afterwards."""
-    from huggingface_hub.utils import logging as hub
+    from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging
 
     log: Any = logging
+    hub: Any = hub_logging
 
     hub_level = hub.get_verbosity()
     level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
