@@ -135,6 +135,15 @@ def test_files_that_do_not_tokenise_are_counted_and_the_digest_follows_the_token
     assert read(str(folder)).digest == again
 
 
+@pytest.mark.parametrize("cookie", ["rot13", "undefined", "no-such-encoding", "base64"])
+def test_a_file_of_an_odd_encoding_is_counted_and_changes_nothing_else(folder, cookie):
+    before = fresh(str(folder))
+    (folder / "a_first.py").write_text(f"# coding: {cookie}\nx = (1,)\n")
+    after = fresh(str(folder))
+    assert after.skipped == before.skipped + 1
+    assert after.digest == before.digest and np.array_equal(after.codes, before.codes)
+
+
 def functions(n=400, seed=0):
     """Rows as the mirror of CodeSearchNet on the hub has them: functions of 3 to 6 a file, and bad ones."""
     rng = np.random.default_rng(seed)

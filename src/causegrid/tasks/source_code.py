@@ -217,7 +217,7 @@ def _texts(paths: Iterable[Path]) -> Iterator[Source]:
         try:
             with tokenize.open(path) as file:
                 yield str(path), file.read()
-        except (OSError, SyntaxError, UnicodeDecodeError):
+        except (OSError, SyntaxError, LookupError, ValueError):  # a cookie may name no text encoding
             yield str(path), None
 
 
