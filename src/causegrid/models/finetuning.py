@@ -67,12 +67,14 @@ def fine_tunable(
     n_classes = None if readout == "tokens" else int(task.n_classes)
     shapes = outlined(name)
     if shapes is not None:
-        require_memory(name, needed_bytes(shapes, n_classes=n_classes, **size), target)
+        require_memory(f"fine-tuning {name!r}", needed_bytes(shapes, n_classes=n_classes, **size), target)
     made = model(name, device=target)
     if not made.is_hf or made.readout is not None:
         raise InputError(f"model {name!r} was trained on a state task: fine-tuning needs a language model")
     if shapes is None:
-        require_memory(name, needed_bytes(made.module, n_classes=n_classes, **size), target)
+        require_memory(
+            f"fine-tuning {name!r}", needed_bytes(made.module, n_classes=n_classes, **size), target
+        )
     for parameter in made.module.parameters():
         parameter.requires_grad_(True)
     made = _reading(made, task, readout=readout, lr=RATES[method], seed=seed)

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from causegrid.errors import InputError
+from causegrid.models import control_group
 
 FLOAT = 4  # bytes
 KEPT, SCAN, LOGITS = 1.3, 4.0, 4.0
@@ -54,9 +55,15 @@ def is_matrix(part: nn.Module) -> bool:
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Memory that is free on a device, for the CPU what the system says is available; None when it does not."""
+    """Memory that is free on a device; for the CPU what the system says is available, and no more than a limit of
+    the process's control group leaves.  None when nothing says so."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
+    found = [n for n in (_system_bytes(), control_group.left_bytes()) if n is not None]
+    return min(found, default=None)
+
+
+def _system_bytes() -> int | None:
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
@@ -69,13 +76,17 @@ def available_bytes(device: torch.device) -> int | None:
         return None
 
 
-def require_memory(name: str, needed: int, device: torch.device) -> None:
-    """Raises InputError, with both numbers, when the device has less than `needed` bytes left."""
+def require_memory(
+    what: str,
+    needed: int,
+    device: torch.device,
+    advice: str = "take a smaller batch or length, method: lora, or readout: head",
+) -> None:
+    """Raises InputError, with both numbers, when the device has less than `needed` bytes left for `what`."""
     there = available_bytes(device)
     if there is not None and needed > there:
         raise InputError(
-            f"fine-tuning {name!r} needs about {gigabytes(needed)} of memory, {gigabytes(there)} are free on "
-            f"{device}: take a smaller batch or length, method: lora, or readout: head"
+            f"{what} needs about {gigabytes(needed)} of memory, {gigabytes(there)} are free on {device}: {advice}"
         )
 
 
