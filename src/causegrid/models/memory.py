@@ -1,4 +1,4 @@
-"""How much memory training a Hugging Face model takes, told from its shapes before it starts.
+"""How much memory training a Hugging Face model takes, and calling it, told from its shapes before it starts.
 
 float32 throughout.  Every weight counts once, what is trained four times more: gradient, AdamW's two moments, and
 the last good copy that training keeps.  Activations of one batch, per token: `KEPT` x the inputs and outputs of
@@ -27,17 +27,26 @@ def training_bytes(module: Any, *, trained: int, rows: int, n_tokens: int) -> in
     """Bytes that training takes on batches of `n_tokens` tokens, when `trained` parameters move and the head
     has `rows` rows.  Shapes alone are looked at: `module` may be on the meta device.
     """
+    weights = n_weights(module, rows) + 4 * trained
+    return int(FLOAT * (weights + n_tokens * (_kept(module) + LOGITS * rows)))
+
+
+def forward_bytes(module: Any, *, rows: int, n_tokens: int) -> int:
+    """Bytes that one forward without gradients takes beside the weights: of one block at a time, and the logits."""
+    return int(FLOAT * n_tokens * (_kept(module) / int(module.config.num_hidden_layers) + LOGITS * rows))
+
+
+def _kept(module: Any) -> float:
+    """Numbers a token's activations are, of all blocks: what autograd keeps of their matrices, and the scans."""
     head = module.get_output_embeddings()
     matrices = [part for part in module.modules() if is_matrix(part) and part is not head]
-    width = KEPT * sum(sum(part.weight.shape) for part in matrices)
     config = module.config
     state = int(getattr(config, "state_size", 0) or 0)
     inner = int(getattr(config, "intermediate_size", 0) or 0)
     if state and not inner:
         inner = int(getattr(config, "num_heads", 0)) * int(getattr(config, "head_dim", 0) or 0)
     scan = SCAN * state * inner * int(config.num_hidden_layers)
-    weights = n_weights(module, rows) + 4 * trained
-    return int(FLOAT * (weights + n_tokens * (width + scan + LOGITS * rows)))
+    return KEPT * sum(sum(part.weight.shape) for part in matrices) + scan
 
 
 def n_weights(module: Any, rows: int) -> int:

@@ -234,13 +234,14 @@ class StateEncoding(Study):
         return stages
 
     def cost(self, cell: StateCell) -> str:
-        t, f = cell.training, cell.fine_tuning
-        from causegrid.studies.names import fine_tuning_size, fresh_size
+        from causegrid.studies.names import fresh_size, require_task
+        from causegrid.studies.state.footprint import sentence
 
-        if f is None:
+        t = cell.training
+        if cell.fine_tuning is None:
             size = fresh_size(cell.model, cell.task)
         else:
-            size = fine_tuning_size(cell.model, cell.task, t.batch, t.length, f.method, f.rank, f.readout)
+            size = sentence(cell, require_task(cell.task, kind="state"))
         return f"up to {t.steps} steps of {t.batch} x {t.length} tokens; {size}"
 
     def example(self) -> str:

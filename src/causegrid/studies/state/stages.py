@@ -95,12 +95,19 @@ class StateStages:
         return self.cell.erasing
 
     def fine_tunable(self) -> Model:
-        """The pretrained model, ready to learn the task."""
+        """The pretrained model, ready to learn the task.  Raises InputError when a stage needs more memory than there
+        is: before any weight is read, where the model's config is at hand."""
         from causegrid.models.finetuning import fine_tunable
+        from causegrid.models.outline import outlined
+        from causegrid.models.pretrained import as_device
+        from causegrid.studies.state.footprint import require_room
 
         f, t = self.cell.fine_tuning, self.cell.training
         assert f is not None
-        return fine_tunable(
+        shapes = outlined(self.cell.model)
+        if shapes is not None:
+            require_room(self.cell, shapes, self.task, as_device(device()))
+        made = fine_tunable(
             self.cell.model,
             self.task,
             method=f.method,
@@ -111,6 +118,9 @@ class StateStages:
             seed=self.cell.seed,
             device=device(),
         )
+        if shapes is None:
+            require_room(self.cell, made.module, self.task, made.device)
+        return made
 
     def require(self, made: Model) -> None:
         """Raises InputError, before any training, for what a later stage would refuse of this model.
@@ -195,6 +205,7 @@ class StateStages:
         for i, length in enumerate(lengths):
             found = self.activations(context, length)
             check_classes(found, self.task.label)
+            fresh = None  # the last length's go first: these are large
             fresh = collect(
                 fresh_model, self.task, length=length, n_train=p.n_train, n_test=p.n_test, seed=self.cell.seed
             )
