@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tiny
 from causegrid.errors import InputError
 from causegrid.interventions.components import components
+from causegrid.interventions.convolution import remove_conv
 from causegrid.interventions.removal import removed
 from causegrid.models.behaviour import behaviour
 from causegrid.models.record import Model, models
@@ -36,8 +37,8 @@ def small(name: str) -> Model:
     return made
 
 
-def hf(name: str) -> Model:
-    module = tiny.hf(name)
+def hf(name: str, **changes: object) -> Model:
+    module = tiny.hf(name, **changes)
     heads = 4 if name in tiny.ATTENTION else 0
     return Model(name=name, family=module.config.model_type, module=module, n_layers=2, d_model=32, n_tokens=97,
                  n_out=97, n_heads=heads)  # fmt: skip
@@ -92,6 +93,32 @@ def test_one_forward_stands_for_every_length(model: Model) -> None:
         got = table[table.length == 12].groupby("metric")["clean"].first()
         for row in expected.itertuples():
             assert got[row.metric] == pytest.approx(row.accuracy)
+
+
+@pytest.mark.parametrize("name", ["mamba", "mamba2"])
+def test_a_convolution_without_a_bias_is_removed_in_its_two_modes(name: str) -> None:
+    """`identity` against torch's own call of the module: the last tap 1, the others 0."""
+    model, s3 = hf(name, use_conv_bias=False), task("s3")
+    assert model.module.backbone.layers[0].mixer.conv1d.bias is None
+    table = components_table(model, s3, lengths=(6, 9), n=20, n_reference=8, batch=10, seed=3)
+    conv = table[table.kind == "conv"]
+    assert set(conv["mode"]) == {"identity", "zero"} and len(conv) == 2 * 3 * 2 * 3
+    assert set(table.loc[table.kind == "mixer", "mode"]) == {"zero", "mean"}
+    assert "mean" in components(hf(name))["conv"].modes
+    data = s3.sample(20, 9, seed=(3, 9), split="test")
+    for layer in model.module.backbone.layers:
+        with torch.no_grad():
+            layer.mixer.conv1d.weight.zero_()
+            layer.mixer.conv1d.weight[:, :, -1] = 1.0
+    with torch.no_grad():
+        said = model.module(torch.from_numpy(data.tokens)).logits.argmax(-1).numpy()
+    row = conv.query("mode == 'identity' and layers == 'all' and length == 9 and metric == 'token'").iloc[0]
+    assert row.accuracy == pytest.approx((said == data.labels[s3.label]).mean())
+    with (
+        pytest.raises(InputError, match="no bias to carry a mean"),
+        remove_conv(model, mode="mean", tokens=[[1, 2]]),
+    ):
+        pass
 
 
 def test_a_shut_output_gate_leaves_the_heads_bias() -> None:

@@ -6,7 +6,8 @@ The current token is the *last* tap of the kernel (the input is padded on the le
 
 - `identity`: last tap 1, others 0, bias 0: the convolution hands the current token through.
 - `zero`: kernel and bias 0: nothing enters the state (the SiLU behind it gives 0).
-- `mean`: kernel 0, bias the mean of the convolution's own output over reference tokens and positions.
+- `mean`: kernel 0, bias the mean of the convolution's own output over reference tokens and positions; a convolution
+  without a bias has no place for it, and no such mode.
 
 What counts as a firing is a forward of a mixer whose kernel is substituted.
 """
@@ -43,6 +44,7 @@ CONV_MODES: Mapping[str, str] = {
     "zero": "kernel and bias 0",
     "mean": "the convolution's mean output, one for all positions",
 }
+NO_BIAS = "this convolution has no bias to carry a mean: use mode 'identity' or 'zero'"
 
 
 def convolution(model: Model) -> Component | None:
@@ -75,9 +77,11 @@ def convolution(model: Model) -> Component | None:
         }
         return {layer: m.mean(0) for layer, m in position_means(model, reads, tokens, batch).items()}
 
-    return Component(
-        model=model, kind="conv", modes=CONV_MODES, layers=tuple(mixers), scope=scope, means=means
+    biased = all(
+        getattr(mixer.get_submodule("conv1d"), "bias", None) is not None for mixer in mixers.values()
     )
+    modes = {mode: what for mode, what in CONV_MODES.items() if biased or mode != "mean"}
+    return Component(model=model, kind="conv", modes=modes, layers=tuple(mixers), scope=scope, means=means)
 
 
 def _required(model: Model) -> Component:
@@ -141,7 +145,7 @@ def conv_substitute(mixer: nn.Module, mode: str, mean: Tensor | None = None) -> 
         if mean is None:
             raise InputError("mode 'mean' needs reference tokens (or means) to take the mean over")
         if bias is None:
-            raise InputError("this convolution has no bias to carry a mean: use mode 'identity' or 'zero'")
+            raise InputError(NO_BIAS)
         tensors["bias"] = mean.to(bias)
     elif bias is not None:
         tensors["bias"] = torch.zeros_like(bias)
@@ -164,6 +168,8 @@ def remove_conv(
     `removed` does, InterventionError when a layer's mixer did not run as often as the model.
     """
     component = _required(model)
+    if mode == "mean" and mode not in component.modes:
+        raise InputError(NO_BIAS)
     if mode == "mean" and means is None and tokens is not None:
         means = conv_means(model, tokens, layers)
     with removed(component, mode, layers, means=means) as log:

@@ -175,7 +175,7 @@ def _means(
     model: Model, task: Any, chosen: list[Component], length: int, n: int, seed: int, batch: int
 ) -> dict[str, dict[int, Tensor]]:
     """Kind -> layer -> mean over held-out reference sequences."""
-    wanted = [c for c in chosen if c.means is not None]
+    wanted = [c for c in chosen if c.means is not None and "mean" in c.modes]
     if not wanted:
         return {}
     tokens = torch.from_numpy(
