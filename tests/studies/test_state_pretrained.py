@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from causegrid.errors import InputError
 from causegrid.runs import run
 from causegrid.runs.config import load as read_study
 from causegrid.runs.store import open_run
+from causegrid.studies.state.stages import StateStages
 
 READY = Path(__file__).parents[2] / "studies"
 CONFIG = {
@@ -106,6 +108,30 @@ def _cells(folder, **changes):
     study.write_text(yaml.safe_dump({**CONFIG, **changes}))
     found, config = read_study(study)
     return found.cells(config)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "words"),
+    [
+        ("gpt_neox", {"components": {"kinds": ["conv"], "n": 20}}, "unknown component 'conv'"),
+        ("gpt_neox", {"patching": {"kinds": ["state"], "n_pairs": 8}}, "state"),
+        ("mamba", {"components": {"kinds": ["attention"], "n": 20}}, "unknown component 'attention'"),
+        ("mamba", {"erasing": {"bases": ["principal"], "ranks": [64]}}, "rank 64 does not exist"),
+    ],
+)
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_what_a_later_stage_would_refuse_is_refused_before_training(
+    folders, tmp_path, monkeypatch, family, changes, words, method
+):
+    def never(*args, **kwargs):
+        raise AssertionError("it was trained")
+
+    monkeypatch.setattr("causegrid.studies.state.stages.train", never)
+    grid = [{"tasks": ["parity"], "models": [str(folders[family])]}]
+    tuning = {"method": method, "readout": "head", "rank": 2}
+    (cell,) = _cells(tmp_path, grid=grid, fine_tuning=tuning, **changes)
+    with pytest.raises(InputError, match=words):
+        StateStages(cell).train(SimpleNamespace(scratch=lambda name: tmp_path / name))
 
 
 def test_other_weights_are_another_cell(folders, tmp_path):

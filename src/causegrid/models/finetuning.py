@@ -13,6 +13,7 @@ Design choices:
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -45,9 +46,11 @@ def fine_tunable(
     length: int = 40,
     seed: int = 0,
     device: str | torch.device | None = None,
+    check: Callable[[Model], None] | None = None,
 ) -> Model:
     """The pretrained model `name`, called on the tokens of a state task and giving its classes, ready for
-    `train`; `merged` makes it plain again.  `seed` draws the new head and the adapters.
+    `train`; `merged` makes it plain again.  `seed` draws the new head and the adapters.  `check` is called with
+    the model before adapters go on, its parts as they will be after merging, and may raise.
 
     Raises InputError for a prompt task, a model that is no pretrained language model or already reads a task,
     an unknown method or readout, a vocabulary that is too small, LoRA without peft, and when batches of
@@ -79,6 +82,8 @@ def fine_tunable(
         parameter.requires_grad_(True)
     made = _reading(made, task, readout=readout, lr=RATES[method], seed=seed)
     _without_dropout(made.module)
+    if check is not None:
+        check(made)
     return made if method == "full" else _with_adapters(made, rank=rank, seed=seed)
 
 

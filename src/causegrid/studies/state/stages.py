@@ -95,8 +95,8 @@ class StateStages:
         return self.cell.erasing
 
     def fine_tunable(self) -> Model:
-        """The pretrained model, ready to learn the task.  Raises InputError when a stage needs more memory than there
-        is: before any weight is read, where the model's config is at hand."""
+        """The pretrained model, ready to learn the task.  Raises InputError as `require` does, and when a stage needs
+        more memory than there is: before any weight is read, where the model's config is at hand."""
         from causegrid.models.finetuning import fine_tunable
         from causegrid.models.outline import outlined
         from causegrid.models.pretrained import as_device
@@ -107,7 +107,13 @@ class StateStages:
         shapes = outlined(self.cell.model)
         if shapes is not None:
             require_room(self.cell, shapes, self.task, as_device(device()))
-        made = fine_tunable(
+
+        def check(made: Model) -> None:
+            if shapes is None:
+                require_room(self.cell, made.module, self.task, made.device)
+            self.require(made)
+
+        return fine_tunable(
             self.cell.model,
             self.task,
             method=f.method,
@@ -117,15 +123,13 @@ class StateStages:
             length=t.length,
             seed=self.cell.seed,
             device=device(),
+            check=check,
         )
-        if shapes is None:
-            require_room(self.cell, made.module, self.task, made.device)
-        return made
 
     def require(self, made: Model) -> None:
         """Raises InputError, before any training, for what a later stage would refuse of this model.
 
-        Under LoRA only ranks are looked at: adapters wrap the parts until they are merged.
+        It takes the model as it is after training, so without adapters: they wrap parts until they are merged.
         """
         from causegrid.studies.state.components import require_parts
         from causegrid.studies.state.patching import require_places
@@ -137,8 +141,6 @@ class StateStages:
                     f"rank {rank} does not exist: allowed are 1 to {made.d_model} (the width of {made.name!r}) "
                     "and 'full'"
                 )
-        if self.cell.fine_tuning and self.cell.fine_tuning.method == "lora":
-            return
         if c:
             require_parts(made, c.kinds)
         if p:
@@ -148,12 +150,11 @@ class StateStages:
         """Train from scratch and measure behaviour by length; a model that does not learn is a result."""
         cell, t = self.cell, self.cell.training
         scratch = cell.fine_tuning is None
-        made = (
-            model(cell.model, task=self.task, seed=cell.seed, device=device())
-            if scratch
-            else self.fine_tunable()
-        )
-        self.require(made)
+        if scratch:
+            made = model(cell.model, task=self.task, seed=cell.seed, device=device())
+            self.require(made)
+        else:
+            made = self.fine_tunable()
         result = train(
             made,
             self.task,
