@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ RUNS = {  # folder of results -> its study file
     "calibration": "calibration",
     "zoo": "zoo",
 }
+LARGER = {"pattern_selectivity": 28}  # MB
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "studies").glob("*.yaml")), ids=lambda file: file.stem)
@@ -53,3 +55,26 @@ def test_committed_cells_are_cells_of_the_study_file(name):
         if cell["status"] == "done" and not own:
             found[cell["id"]] = cell
     assert found and set(found) <= planned
+
+
+def test_ready_state_studies_hold_erasures_against_39_random_subspaces():
+    """SmolLM2 alone has 19, and says so: its results are there."""
+    found = {}
+    for file in (ROOT / "studies").glob("state_encoding*.yaml"):
+        study, config = load(file)
+        found[file.stem] = {cell.erasing.n_random for cell in study.cells(config) if cell.erasing}
+    assert found.pop("state_encoding_smollm2") == {19}
+    assert len(found) >= 3 and all(counts == {39} for counts in found.values()), found
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(p for p in (ROOT / "results").iterdir() if p.is_dir()), ids=lambda p: p.name
+)
+def test_committed_results_stay_small(folder):
+    """20 MB a folder, of what git tracks; one was larger before there was a limit."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--", str(folder)], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
+    files = [ROOT / name for name in listed if name]
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    assert files and size < LARGER.get(folder.name, 20) * 1e6, f"{folder.name}: {size / 1e6:.1f} MB"
