@@ -15,7 +15,7 @@ from causegrid.errors import InputError
 from causegrid.runs import run
 from causegrid.runs.store import open_run
 from causegrid.studies.state.stages import learned
-from causegrid.studies.state_encoding import Part, Place
+from causegrid.studies.state_encoding import Part, Place, StateEncoding, StateEncodingConfig
 
 CONFIG = {
     "study": "state-encoding",
@@ -211,3 +211,24 @@ def test_one_wrong_item_of_a_list_is_one_line(tmp_path):
         run(study, tmp_path / "out")
     assert len(str(refused.value).splitlines()) == 1
     assert "-1" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mamba:n_layers=0", "n_layers must be a whole number of at least 1"),
+        ("transformer:max_length=4", "4 learned positions, the longest length is 12"),
+        ("transformer:n_heads=3", "3 heads"),
+    ],
+)
+def test_a_model_that_cannot_be_built_is_refused_in_the_plan(name, words):
+    grid = [{"tasks": ["parity"], "models": [name]}]
+    with pytest.raises(InputError, match=words):
+        StateEncoding().cells(StateEncodingConfig.model_validate(CONFIG | {"grid": grid}))
+    fine = [
+        {
+            "tasks": ["parity"],
+            "models": ["transformer:max_length=12", "transformer:positions=rope,max_length=4"],
+        }
+    ]
+    assert len(StateEncoding().cells(StateEncodingConfig.model_validate(CONFIG | {"grid": fine}))) == 2

@@ -22,6 +22,7 @@ from causegrid.models.ops.narrow import NarrowLinear
 from causegrid.models.ops.norm import RMSNorm
 from causegrid.models.ops.scan import selective_scan
 from causegrid.models.record import Model, models
+from causegrid.models.sizes import require_sizes
 
 
 def step_bias(n: int) -> Tensor:
@@ -130,7 +131,9 @@ def make(
 
     `signed=true` lets the decay be negative; `rank` defaults to ceil(d_model / 16).
     """
+    require_sizes(name, d_model=d_model, n_layers=n_layers, n_state=n_state, expand=expand, taps=taps)
     rank = math.ceil(d_model / 16) if rank is None else rank
+    require_sizes(name, rank=rank)
     inner = dict(n_state=n_state, expand=expand, taps=taps, rank=rank, conv=conv, signed=signed)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # a GPU's stream is left alone

@@ -21,6 +21,7 @@ from causegrid.models.ops.conv import CausalConv
 from causegrid.models.ops.gated import GatedNorm
 from causegrid.models.ops.ssd import ssd, ssd_steps
 from causegrid.models.record import Model, models
+from causegrid.models.sizes import require_sizes
 
 __all__ = ["Mixer2", "make", "ssd", "ssd_steps"]
 
@@ -90,6 +91,8 @@ def make(
 
     Raises InputError when `head_dim` and `n_groups` do not divide the inner width.
     """
+    require_sizes(name, d_model=d_model, n_layers=n_layers, n_state=n_state, head_dim=head_dim, expand=expand)
+    require_sizes(name, taps=taps, n_groups=n_groups, chunk=chunk)
     heads = expand * d_model // head_dim
     if heads * head_dim != expand * d_model or heads % n_groups:
         raise InputError(

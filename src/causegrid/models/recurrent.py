@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from causegrid.models.ops.recurrence import GRU, LSTM
 from causegrid.models.record import Model, models
+from causegrid.models.sizes import require_sizes
 
 _CELLS: dict[str, type[LSTM] | type[GRU]] = {"lstm": LSTM, "gru": GRU}
 
@@ -41,6 +42,7 @@ class Recurrent(nn.Module):
 def _build(
     name: str, family: str, n_tokens: int, n_out: int, seed: int, d_model: int, n_layers: int
 ) -> Model:
+    require_sizes(name, d_model=d_model, n_layers=n_layers)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # a GPU's stream is left alone
         module = Recurrent(family, n_tokens, n_out, d_model=d_model, n_layers=n_layers)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from causegrid.errors import InputError, unknown
 from causegrid.models.record import Model, models
+from causegrid.models.sizes import require_sizes
 
 SCHEMES = ("learned", "sinusoidal", "rope", "none")
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -159,6 +160,9 @@ def make(
 
     Raises InputError on another positional scheme or a width the heads do not divide into even parts.
     """
+    require_sizes(
+        name, d_model=d_model, n_layers=n_layers, n_heads=n_heads, expand=expand, max_length=max_length
+    )
     if positions not in SCHEMES:
         raise unknown("positional scheme", positions, SCHEMES)
     if d_model % n_heads or d_model // n_heads % 2:

@@ -182,12 +182,16 @@ class StateEncoding(Study):
 
     def cells(self, config: StateEncodingConfig) -> Sequence[StateCell]:
         from causegrid.studies.names import digests, is_family, require_state_model, require_task
+        from causegrid.studies.state.fresh import require_buildable
 
         cells = []
         for block, task, model, seeds in pairs(config.grid, config.seeds):
             made = require_task(task, kind="state")
             require_state_model(model)
             scratch = is_family(model)
+            training = block.training or config.training
+            if scratch:
+                require_buildable(model, task, max(training.length, *config.eval_lengths))
             erasing = block.own(config, "erasing")
             if erasing and isinstance(made, StateTask):
                 erasing.require(task, made.n_classes)
@@ -199,7 +203,7 @@ class StateEncoding(Study):
                         model=model,
                         seed=seed,
                         digests=digests(task, "" if scratch else model),
-                        training=block.training or config.training,
+                        training=training,
                         fine_tuning=None if scratch else config.fine_tuning,
                         eval_lengths=config.eval_lengths,
                         n_eval=config.n_eval,
