@@ -237,8 +237,7 @@ def test_the_hub_corpus_is_asked_for_at_its_pinned_revision(monkeypatch, tmp_pat
 
 
 def test_the_hub_corpus_through_the_real_library(monkeypatch, tmp_path):
-    """`datasets` itself, where the extra is installed, on a local folder laid out like the hub's."""
-    pytest.importorskip("datasets")
+    """`datasets` itself, which the extra `dev` brings, on a local folder laid out like the hub's."""
     (tmp_path / "hub" / "python").mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(functions()), tmp_path / "hub" / "python" / "train-00000.parquet")
     front = "---\nconfigs:\n- config_name: python\n  data_files:\n  - split: train\n    path: python/train-*\n---\n"
