@@ -31,8 +31,8 @@ CONFIG = {
     "n_eval": 24,
     "probing": {"n_train": 24, "n_test": 20},
     "erasing": {
-        "bases": ["probe", "leace"],
-        "ranks": ["full"],
+        "bases": ["probe", "inlp", "leace"],
+        "ranks": [1, "full"],
         "n_random": 2,
         "n_random_refits": 1,
         "beyond": {"lengths": [10], "ranks": ["full"], "n_test": 20, "n_random": 2},
@@ -42,7 +42,8 @@ CONFIG = {
 }
 TABLES = {"training", "behaviour", "training_summary", "probes", "profile_summary", "erasure"}
 TABLES |= {"erasure_beyond", "components", "patching"}
-WAYS = {"mamba": ("full", "head"), "gpt_neox": ("lora", "tokens"), "llama_gqa": ("lora", "head")}
+WAYS = {"mamba": ("full", "head"), "gpt_neox": ("lora", "head"), "llama_gqa": ("lora", "tokens")}
+TASKS = {"gpt_neox": "dyck"}  # with a second label; parity elsewhere
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def finished(folders, tmp_path_factory):
     for family, (method, readout) in WAYS.items():
         here = tmp_path_factory.mktemp("study")
         study = here / "study.yaml"
-        grid = [{"tasks": ["parity"], "models": [str(folders[family])]}]
+        grid = [{"tasks": [TASKS.get(family, "parity")], "models": [str(folders[family])]}]
         tuning = {"method": method, "readout": readout, "rank": 2}
         study.write_text(yaml.safe_dump({**CONFIG, "grid": grid, "fine_tuning": tuning}))
         outcome = run(study, here / "out", engine="inline")
@@ -77,6 +78,11 @@ def test_the_whole_study(finished, family):
     assert sorted(cell.table("probes")["layer"].unique()) == [-1, 0, 1]
     for name in ("erasure", "erasure_beyond", "components", "patching"):
         assert len(cell.table(name)), name
+    assert set(cell.table("probes")["label"]) == set(task(cell.config["task"]).labels)
+    erased = cell.table("erasure")
+    assert set(erased["basis"]) == {"probe", "inlp", "leace"}
+    assert 1 in set(erased.loc[erased["basis"] == "probe", "rank"])
+    assert set(erased.loc[erased["basis"] == "inlp", "iterations"].notna()) == {True}
     assert cell.config["fine_tuning"]["method"] == WAYS[family][0]
     assert "model" in cell.config["digests"]
 
@@ -88,13 +94,14 @@ def test_the_cell_is_a_model(finished, family):
     cell = finished[family][0]
     made = model(str(cell.path))
     readout = made.readout
-    sample = task("parity").sample(24, 10, seed=(0, 10), split="test")
+    asked = task(cell.config["task"])
+    sample = asked.sample(24, 10, seed=(0, 10), split="test")
     ids = torch.tensor(readout.inputs)[torch.from_numpy(sample.tokens)]
     with torch.no_grad():
         logits = made.module(input_ids=ids).logits
     said = (logits if readout.outputs is None else logits[..., list(readout.outputs)]).argmax(-1).numpy()
     row = cell.table("behaviour").query("length == 10 and metric == 'token'").iloc[0]
-    assert row["accuracy"] == pytest.approx(np.mean(said == sample.labels["state"]), abs=1e-9)
+    assert row["accuracy"] == pytest.approx(np.mean(said == sample.labels[asked.label]), abs=1e-9)
 
 
 def test_a_second_run_computes_nothing(finished):
@@ -189,3 +196,16 @@ def test_ready_made_studies_are_valid(name):
     cells = found.cells(config)
     assert {c.task for c in cells} >= {"parity", "dyck"}
     assert all(c.fine_tuning is not None for c in cells)
+
+
+def test_the_fine_tunes_here_are_those_of_the_ready_made_files():
+    """Class, way and what is erased: whoever changes a file is to change what is exercised above."""
+    erased = CONFIG["erasing"]
+    for name, family in (("mamba_130m", "mamba"), ("pythia", "gpt_neox")):
+        found, config = read_study(READY / f"state_encoding_{name}.yaml")
+        for cell in found.cells(config):
+            assert (cell.fine_tuning.method, cell.fine_tuning.readout) == WAYS[family]
+            assert (cell.erasing.bases, cell.erasing.ranks) == (
+                tuple(erased["bases"]),
+                tuple(erased["ranks"]),
+            )
