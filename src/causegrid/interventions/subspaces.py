@@ -233,7 +233,7 @@ class Fitted(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class Inlp:
     """`basis` (d, r) erased in all; `accuracies` of the fresh probe before each erasure and after the last;
-    `removed` is True when the last probe was at majority."""
+    `removed`: the last probe was at its baseline, as `fit` has it (`Fitted.at_baseline`)."""
 
     basis: Tensor
     accuracies: tuple[float, ...]
