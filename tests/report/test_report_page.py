@@ -31,7 +31,7 @@ from report_runs import (
 
 from causegrid.errors import InputError
 from causegrid.report import write_report
-from causegrid.report.claims import claim_rows, figure
+from causegrid.report.claims import claim_rows, figure, folded_rows
 from causegrid.report.rows import plain
 from causegrid.runs.lock import Lock
 from causegrid.runs.resume import FINISH_LOCK
@@ -41,15 +41,18 @@ VENDOR = {
     "plot.umd.min.js": "4358086467740777dd788d6b27a95cebdbaefdd50c730a3060117073bd7134cb",
 }
 
+CELLS = {"td": ("id", "says", "num", "why"), "span": ("badge",), "div": ("figure",)}  # of a claim, by tag
+
 
 class Page(HTMLParser):
-    """Every start tag with its attributes, the rows of the claims table, and the page's text outside scripts."""
+    """Every start tag with its attributes, the claims (id, statement, result, cells, published, here, why), and the
+    page's text outside scripts."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.claims: list[list[str]] = []
-        self.text, self._skip, self._claims, self._cell = "", False, False, False
+        self.text, self._skip, self._claims, self._cell = "", False, False, ""
         self.source = path.read_text(encoding="utf-8")
         self.feed(self.source)
 
@@ -58,16 +61,16 @@ class Page(HTMLParser):
         self.tags.append((tag, found))
         self._skip = tag in ("script", "style")
         self._claims = self._claims or found.get("class") == "claims"
-        if self._claims and tag == "tr":
+        if self._claims and tag == "tr" and found.get("class") == "claim":
             self.claims.append([])
-        if self._claims and tag == "td":
-            self._cell = True
+        if self._claims and (found.get("class") or "").split(" ")[0] in CELLS.get(tag, ()):
+            self._cell = tag
             self.claims[-1].append("")
 
     def handle_endtag(self, tag: str) -> None:
         self._skip = self._skip and tag not in ("script", "style")
         self._claims = self._claims and tag != "table"
-        self._cell = self._cell and tag != "td"
+        self._cell = "" if tag == self._cell else self._cell
 
     def handle_data(self, data: str) -> None:
         if not self._skip:
@@ -177,20 +180,32 @@ def test_a_grid_that_never_ended_shows_what_its_finished_cells_say(tmp_path, mon
     run = make_run(tmp_path / "run", "state-encoding", cells, state_tables, stopped={1: 2})
     found = Page(write_report(tmp_path / "run"))
     (row,) = [row for row in found.claims if row]
-    assert row[0] == "S1" and row[5:] == ["so far", "1"]  # one cell is finished
+    assert row[0] == "S1" and row[3] == "1" and row[6] == "Why:so far"  # one cell is finished
     assert not (run.folder / "claims.json").exists()
 
 
 def test_the_claims_table_shows_figure_and_interval(page):
     by_id = {row[0]: row for row in page.claims if row}
-    assert by_id["S1"][2:5] == ["supported", "mamba 0.58, transformer 0.04", "−0.312[−0.5, −0.12]"]
-    assert by_id["S5"][2:5] == [
-        "not enough evidence",
-        "s3 −12.6, parity −6.83, dyck 4.04 (not significant)",
-        "–",
-    ]
-    assert by_id["S6"][2] == "contradicted" and by_id["S6"][5] == CLAIMS[2]["why"]
-    assert by_id["S1"][6] == "2"
+    published = {name: row[4].removeprefix("Published:") for name, row in by_id.items()}
+    here = {name: row[5].removeprefix("Here:") for name, row in by_id.items()}
+    assert by_id["S1"][2:4] == ["supported", "2"]
+    assert published["S1"] == "mamba 0.58, transformer 0.04" and here["S1"] == "−0.312[−0.5, −0.12]"
+    assert by_id["S5"][2] == "not enough evidence" and here["S5"] == "–"
+    assert published["S5"] == "s3 −12.6, parity −6.83, dyck 4.04 (not significant)"
+    assert by_id["S6"][2] == "contradicted" and by_id["S6"][6] == "Why:" + CLAIMS[2]["why"]
+
+
+def test_sentences_on_cells_outside_the_test_are_apart():
+    why = (
+        "2 of 5 pairs (n.s.), at length 40. Not asked (all layers alike): parity gru seed 0. Mode zero: none. "
+        "Learned to 15 only, left out: s3 mamba2 seeds 0, 1. At length 15, beside the test: 0 of 2 cells."
+    )
+    (row,) = folded_rows([{"id": "S3", "why": why}])
+    assert row["why"] == "2 of 5 pairs (n.s.), at length 40. Mode zero: none."
+    assert row["aside"].startswith("Not asked (all") and row["aside"].count("left out: s3") == 1
+    assert sorted(f"{row['why']} {row['aside']}".split()) == sorted(why.split())
+    assert claim_rows([{"why": why}])[0]["why"] == why
+    assert folded_rows(CLAIMS)[0]["aside"] == ""
 
 
 def test_figures_of_claims_as_text():
@@ -291,8 +306,9 @@ def test_figures_of_other_papers_stand_beside_ours_without_a_verdict(tmp_path):
     }  # fmt: skip
     found = Page(write_report(small(tmp_path / "run", claims=[*CLAIMS, anchor])))
     assert [row[0] for row in found.claims if row] == ["S1", "S5", "S6"]
-    row = found.text[found.text.index("Settings that differ") :]
-    assert re.match(r".*A1\s*strict accuracy\s*27 %\s*97 %\s*lengths 2-50 there\s*1", row, re.S)
+    row = found.text[found.text.index("What is compared") :]
+    wanted = r".*A1\s*strict accuracy\s*1\s*Published: 27 %\s*Here: 97 %\s*Settings that differ: lengths 2-50 there"
+    assert re.match(wanted, row, re.S)
     assert not [a for t, a in found.tags if a.get("class") == "badge compared"]
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 MINUS = "−"
+_SENTENCE = re.compile(r"(?<=\.)\s+(?=[A-Z])")
+_ASIDE = re.compile(r"\bleft out: |, beside the test: |^Not asked ")
 
 
 def claim_rows(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """`id, statement, result, published, measured, interval, why` per claim, all text."""
+    """`id, statement, result, published, measured, interval, why, cells` per claim, all text."""
     return [
         {
             "id": str(c.get("id", "")),
@@ -24,6 +27,19 @@ def claim_rows(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
         }
         for c in claims
     ]
+
+
+def folded_rows(claims: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """`claim_rows` whose `why` is the reason alone; `aside` has its sentences on cells that are no part of the
+    test, which are long and seldom asked for."""
+    rows = []
+    for row in claim_rows(claims):
+        parts = _SENTENCE.split(row["why"].strip())
+        why, aside = (
+            " ".join(p for p in parts if bool(_ASIDE.search(p)) is folded) for folded in (False, True)
+        )
+        rows.append({**row, "why": why, "aside": aside})
+    return rows
 
 
 def interval(low: Any, high: Any) -> str:

@@ -25,7 +25,7 @@ import causegrid
 from causegrid.errors import InputError
 from causegrid.report import pattern_selectivity, state_encoding
 from causegrid.report.across import write_across
-from causegrid.report.claims import claim_rows
+from causegrid.report.claims import folded_rows
 from causegrid.report.markdown import ANCHOR
 from causegrid.report.rows import plain
 from causegrid.runs import files, store
@@ -164,8 +164,8 @@ def _run(run: store.Run, base: Path, problem: str) -> dict[str, Any]:
         "problem": problem,
         "seconds": _duration(sum(c.seconds for c in cells)),
         "versions": {k: _joined(v.get(k) for v in versions) for k in SHOWN_VERSIONS if versions},
-        "claims": claim_rows([c for c in claims if c.get("kind") != ANCHOR]),
-        "anchors": claim_rows([c for c in claims if c.get("kind") == ANCHOR]),
+        "claims": folded_rows([c for c in claims if c.get("kind") != ANCHOR]),
+        "anchors": folded_rows([c for c in claims if c.get("kind") == ANCHOR]),
         "tables": sorted(p.stem for p in (run.folder / store.TABLES).glob("*.csv")),
         "missing": [
             {"task": c.config.get("task"), "model": c.config.get("model"), "status": c.status}

@@ -6,4 +6,8 @@ JSON.parse(document.getElementById("data").textContent).forEach((run, i) => {
   const failed = drawn(() => DRAW[run.study](run.section, root, i, run.missing));
   if (failed) root.append(failed);
 });
+// Print shows what is folded in the claims, then folds it again.
+let opened = [];
+addEventListener("beforeprint", () => (opened = [...document.querySelectorAll(".claims details:not([open])")]).forEach((box) => (box.open = true)));
+addEventListener("afterprint", () => opened.forEach((box) => (box.open = false)));
 document.body.dataset.drawn = "yes";
