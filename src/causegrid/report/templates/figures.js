@@ -31,8 +31,9 @@ function el(tag, attributes = {}, ...children) {
   return node;
 }
 const dim = (text) => el("span", { class: "dim" }, text);
+const said = (text) => (text ? el("p", { class: "note" }, text) : null);
 const badge = (text, kind) => el("span", { class: `badge ${kind || slug(text)}` }, text);
-const heading = (text, note, level = "h3") => [el(level, {}, text), note ? el("p", { class: "note" }, note) : null];
+const heading = (text, note, level = "h3") => [el(level, {}, text), said(note)];
 const estimate = (v, low, high, digits = 3) => (known(v) ? el("span", {}, num(v, digits), " ", dim(range(low, high))) : "–");
 
 // columns: {name, value(row), num, class, title}; `below(row)` is a second line of each row, over its whole width.
@@ -50,23 +51,39 @@ function legend(items) {
   return el("div", { class: "legend" }, items.map(([text, fill, how = "dot"]) => el("span", {}, el("i", { class: how, style: `--c:${fill}` }), text)));
 }
 
-// choices: [{label, options: [[value, text], ...], first}]; a single option has no buttons.  draw(values) -> node.
+// choices: [{label, options: [[value, text], ...], first, has}]; a single option has no buttons.  `has(value, chosen)`
+// says whether an option exists under the choices before it: where it does not its button is hidden, and the first that
+// does is taken.  draw(values) -> node or several.
 function choose(choices, draw, kind = "") {
-  const place = el("div"), chosen = choices.map((c) => c.first ?? c.options[0]?.[0]);
+  const place = el("div"), wanted = choices.map((c) => c.first ?? c.options[0]?.[0]), groups = [];
   const bar = el("div", { class: `controls ${kind}`.trim() });
-  const show = () => place.replaceChildren(drawn(() => draw(chosen)));
+  const show = () => {
+    const chosen = [];
+    choices.forEach((choice, at) => {
+      const there = choice.options.map(([value]) => value).filter((value) => !choice.has || choice.has(value, chosen));
+      chosen.push(there.includes(wanted[at]) ? wanted[at] : there[0]);
+      if (!groups[at]) return;
+      groups[at].group.hidden = !there.length;
+      groups[at].buttons.forEach(([value, b]) => {
+        b.hidden = !there.includes(value);
+        b.setAttribute("aria-pressed", String(value === chosen[at]));
+      });
+    });
+    place.replaceChildren(...[drawn(() => draw(chosen))].flat(3).filter((c) => known(c) && c !== ""));
+  };
   choices.forEach((choice, at) => {
     if (choice.options.length < 2) return;
     const buttons = choice.options.map(([value, text]) => {
-      const b = el("button", { type: "button", "aria-pressed": String(value === chosen[at]) }, text);
+      const b = el("button", { type: "button" }, text);
       b.onclick = () => {
-        chosen[at] = value;
-        buttons.forEach((other) => other.setAttribute("aria-pressed", String(other === b)));
+        wanted[at] = value;
         show();
       };
-      return b;
+      return [value, b];
     });
-    bar.append(el("span", { class: "choice", role: "group", "aria-label": choice.label }, `${choice.label}: `, buttons));
+    const group = el("span", { class: "choice", role: "group", "aria-label": choice.label }, `${choice.label}: `, buttons.map(([, b]) => b));
+    groups[at] = { group, buttons };
+    bar.append(group);
   });
   show();
   return el("div", {}, bar.childNodes.length ? bar : null, place);
