@@ -162,7 +162,8 @@ class Cell:
                 )  # fmt: skip
                 yield {
                     "layer": layer, "label": label, "length": length, "basis": basis, "rank": rank,
-                    "full": rank == full, "variance": 0.1, "clean": top, "accuracy": accuracy, "low": low,
+                    "full": rank == full, "iterations": 24 if basis == "inlp" else np.nan,
+                    "variance": 0.1, "control_variance": rank / 128, "clean": top, "accuracy": accuracy, "low": low,
                     "high": high, "drop": top - accuracy, "control_mean": top - 0.02, "control_low": control,
                     "control_high": top, "n_control": 39, "matched_accuracy": top - 0.03, "matched_variance": 0.1,
                     "matched_mark": "variance unmatched" if layer == 0 else "", "probe": first,

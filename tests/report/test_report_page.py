@@ -231,7 +231,7 @@ def combined(folder: Path, study: str, name: str) -> pd.DataFrame:
 
 
 # Of these tables the page holds the rows at the length each cell is shown at, and of components the longest too.
-LENGTH_OF = {"behaviour": "", "probes": "length", "profile_summary": "length", "erasure": "length",
+LENGTH_OF = {"behaviour": "", "probes": "length", "erasure": "length",
              "erasure_beyond": "fitted_length", "components": "length", "patching": "length"}  # fmt: skip
 
 
@@ -273,6 +273,38 @@ def test_the_interval_over_seeds_is_students(whole, page):
 def test_one_seed_has_no_interval_over_seeds(tmp_path):
     found = rows(Page(write_report(small(tmp_path / "run"))).data[0]["section"]["over_seeds"])
     assert set(found["n"]) == {1} and found["low"].isna().all() and found["high"].isna().all()
+
+
+def test_depth_centres_are_means_of_seeds_at_one_length(tmp_path):
+    """Four seeds: two learned to 40, one to 24, one not at all."""
+
+    def make(cell):
+        tables, facts = state_tables(cell)
+        table, seed = tables["profile_summary"], cell["seed"]
+        table["depth_centre"], table["last_block_share"] = 0.4 + 0.1 * seed, 0.01 + 0.1 * seed
+        if seed == 1:
+            tables["profile_summary"] = pd.concat([table, table.assign(length=24, depth_centre=np.nan)])
+            facts |= {"learned_length": 24, "learned": "learned to 24"}
+        if seed == 3:
+            facts |= {"learned_length": 4, "learned": "not learned"}
+        return tables, facts
+
+    cells = [state_cell("parity", "gru", seed) for seed in range(4)]
+    make_run(tmp_path / "run", "state-encoding", cells, make)
+    found = rows(Page(write_report(tmp_path / "run")).data[0]["section"]["profiles"])
+    got = {(r.length, r.learned): r for r in found.itertuples()}
+    assert len(found) == 3 and {key: r.n for key, r in got.items()} == {
+        (40, True): 2,
+        (24, True): 1,
+        (40, False): 1,
+    }
+    whole = got[40, True]  # 0.4 and 0.6; 0.01 and 0.21: half an interval is 12.7062 x 0.1
+    assert [whole.depth_centre, whole.depth_centre_low, whole.depth_centre_high] == [0.5, 0, 1]
+    assert [whole.last_block_share, whole.last_block_share_low] == [0.11, 0]
+    assert whole.last_block_share_high == 1
+    short = got[24, True]
+    assert np.isnan(short.depth_centre) and short.last_block_share == pytest.approx(0.11)
+    assert np.isnan(short.last_block_share_low) and got[40, False].depth_centre == pytest.approx(0.7)
 
 
 def test_learning_curves_keep_their_ends_and_means(whole, page):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from causegrid.report.rows import Columns, columns, over, packed, plain
+from causegrid.report.rows import DECIMALS, Columns, columns, over, packed, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 CURVE = 100
 CURVES = {"step": "last", "length": "last", "loss": "mean", "token_accuracy": "mean"}
 FACTS = ("n_params", "steps", "solved", "learned", "learned_length", "schedule", "positions", "lr")
+PROFILE = ("depth_centre", "last_block_share")
 WANTED = {
     "behaviour": "length metric accuracy low high n",
     "probes": "layer label accuracy low high baseline_majority baseline_position baseline_token "
     "baseline_token_pair baseline_untrained baseline_shuffled shuffled_low shuffled_high baseline_control "
     "control_low control_high",
-    "profile_summary": "label total_gain last_block_share depth_centre",
-    "erasure": "layer label basis rank full removed clean accuracy low high control_low control_high n_control "
-    "matched_accuracy matched_mark probe refit refit_low refit_high refit_control baseline reading",
+    "erasure": "layer label basis rank full iterations removed control_variance clean accuracy low high control_low "
+    "control_high n_control matched_accuracy matched_mark probe refit refit_low refit_high refit_control "
+    "baseline reading",
     "erasure_beyond": "layer length basis rank removed clean accuracy low high control_low control_high n_control "
     "matched_accuracy matched_mark probe refit refit_low refit_high baseline reading mark",
     "components": "kind mode layer length metric accuracy effect low high n noise flag",
@@ -46,12 +47,13 @@ def section(cells: Sequence[CellRecord]) -> dict[str, Any]:
         return lambda at, t: t[t[column] == said[at]["length"]] if column in t else t
 
     keep: dict[str, Callable[[int, pd.DataFrame], pd.DataFrame]] = {
-        **dict.fromkeys(("probes", "profile_summary", "erasure", "patching"), shown("length")),
+        **dict.fromkeys(("probes", "erasure", "patching"), shown("length")),
         "erasure_beyond": shown("fitted_length"),
         "components": lambda at, t: t[t["length"].isin((said[at]["length"], t["length"].max()))],
     }
     tables = {name: over(cells, name, names.split(), keep.get(name)) for name, names in WANTED.items()}
-    return {"cells": said, "training": _curves(cells), "over_seeds": _over_seeds(cells), **tables}
+    over_seeds = {"over_seeds": _over_seeds(cells), "profiles": _profiles(cells, said)}
+    return {"cells": said, "training": _curves(cells), **over_seeds, **tables}
 
 
 def _cell(cell: CellRecord) -> dict[str, Any]:
@@ -105,4 +107,38 @@ def _over_seeds(cells: Sequence[CellRecord]) -> Columns:
         {"low": float, "high": float}
     )
     found = columns(whole.round(4), list(whole.columns))
+    return {c: packed(values) for c, values in found.items()}
+
+
+def _profiles(cells: Sequence[CellRecord], said: Sequence[dict[str, Any]]) -> Columns:
+    """Depth centre and last-block share of each task, model and label: mean over seeds with its t interval, within
+    0..1, of the cells shown at one length; those that did not learn are apart."""
+    import pandas as pd
+
+    from causegrid.evidence.claims import seed_mean
+
+    tables = [
+        table[table["length"] == facts["length"]].assign(
+            task=facts["task"], model=facts["model"], learned=facts["learned"] != "not learned"
+        )
+        for cell, facts in zip(cells, said, strict=True)
+        if (table := cell.table("profile_summary")) is not None and len(table)
+    ]
+    if not tables:
+        return {}
+    keys = ["task", "model", "label", "length", "learned"]
+    rows = []
+    for key, group in pd.concat(tables).groupby(keys, sort=True):
+        row: dict[str, Any] = {**dict(zip(keys, key, strict=True)), "n": len(group)}
+        for name in PROFILE:
+            values = list(group[name].dropna())
+            row[name], row[f"{name}_low"], row[f"{name}_high"] = (
+                seed_mean(values, within=(0, 1)) if values else (None, None, None)
+            )
+        rows.append(row)
+    names = [*keys, "n", *(f"{name}{end}" for name in PROFILE for end in ("", "_low", "_high"))]
+    whole = pd.DataFrame(rows, columns=names)
+    numbers = names[len(keys) + 1 :]
+    whole[numbers] = whole[numbers].astype(float).round(DECIMALS)
+    found = columns(whole, names)
     return {c: packed(values) for c, values in found.items()}

@@ -42,6 +42,14 @@ function ofTask(d, task) {
 }
 
 const shownAt = "A cell that learned to a shorter length than the trained one is shown at that length.";
+// Learned positions keep their initial values beyond the trained length, so what a model does there says nothing of it.
+const untrainedAt = (c, length) => c.positions === "learned" && length > c.trained;
+const untrained = (cells) => `learned positions: untrained beyond ${unique(cells.map((c) => c.trained)).join(" or ")}`;
+// Rows less those at untrained positions, and a line that names the models left out.
+function trainedOnly(d, rows) {
+  const cell = (r) => d.cells.find((c) => c.i === r.cell), out = rows.filter((r) => untrainedAt(cell(r), r.length));
+  return [rows.filter((r) => !out.includes(r)), out.length ? said(`Left out: ${unique(out.map((r) => r.model)).join(", ")} (${untrained(unique(out.map(cell)))}).`) : null];
+}
 const learnedKind = (c) => (c.learned === "learned" ? "learned" : c.learned === "not learned" ? "not-learned" : "partly");
 const fillOf = (c, hue) => (c.learned === "learned" ? hue : "#fff");
 const blocks = (l) => (l < 0 ? "E" : String(l));
@@ -67,10 +75,12 @@ function family(d, model) {
 
 // One badge for the seeds of a family on a task.
 function result(mine) {
-  const said = unique(mine.map((c) => c.learned)), k = mine.filter((c) => c.learned === "learned").length;
+  const said = unique(mine.map((c) => c.learned)), n = plural(mine.length, "seed"), k = mine.filter((c) => c.learned === "learned").length;
+  const partly = mine.filter((c) => learnedKind(c) === "partly"), lengths = unique(d3.extent(partly, (c) => c.learned_length)).join(" to ");
   if (mine.length === 1) return badge(said[0] || "unknown", learnedKind(mine[0]));
-  if (said.length === 1 && !k) return badge(`${said[0] || "unknown"}, ${mine.length} seeds`, learnedKind(mine[0]));
-  return badge(`${k} of ${plural(mine.length, "seed")} learned`, k === mine.length ? "learned" : k || mine.some((c) => learnedKind(c) === "partly") ? "partly" : "not-learned");
+  if (k) return badge(`${k} of ${n} learned`, k === mine.length ? "learned" : "partly");
+  if (partly.length) return badge(partly.length === mine.length ? `learned to ${lengths}, ${n}` : `${partly.length} of ${n} learned to ${lengths}`, "partly");
+  return badge(said.length === 1 ? `${said[0] || "unknown"}, ${n}` : `0 of ${n} learned`, "not-learned");
 }
 
 // A panel per family.  draw(rows, model) -> a figure or several.
@@ -86,7 +96,7 @@ function trained(d) {
   const accuracy = new Map(records(d.s.behaviour).filter((b) => b.metric === "token").map((b) => [`${b.cell} ${b.length}`, b]));
   const at = (c, length) => accuracy.get(`${c.i} ${length}`), far = d3.max([...accuracy.values()], (b) => b.length);
   const lengths = unique(d.cells.map((c) => c.trained)), trainedAt = lengths.length > 1 ? "trained length" : lengths[0];
-  const note = `Each model was trained on sequences of at most ${lengths.join(" or ")} tokens and tested on new ones. “Learned” means a token accuracy of at least 0.99 at every length up to the trained one. A model that did not learn within the steps given is a result and stays on the page; its state measures say little.`;
+  const note = `Each model was trained on sequences of at most ${lengths.join(" or ")} tokens and tested on new ones. “Learned” means that at least 99 % of the first ${lengths.join(" or ")} tokens are right, “learned to 33” that 33 is the longest stretch of first tokens of which so many are (under 8: not learned); both are found on sequences of their own, so an accuracy here can differ a little. A model that did not learn within the steps given is a result and stays on the page; its state measures say little.`;
   const each = () => table([
     { name: "Task", value: (c) => c.task },
     { name: "Model", class: "whole", value: (c) => c.model },
@@ -97,7 +107,7 @@ function trained(d) {
     { name: "Lengths", value: (c) => c.schedule },
     { name: "Positions", value: (c) => c.positions },
     { name: `Token accuracy at ${trainedAt}`, num: true, value: (c) => { const b = at(c, c.trained); return b && estimate(b.accuracy, b.low, b.high); } },
-    far > d3.max(lengths) ? { name: `at ${far}`, num: true, value: (c) => { const b = at(c, far); return b && estimate(b.accuracy, b.low, b.high); } } : null,
+    far > d3.max(lengths) ? { name: `at ${far}`, num: true, value: (c) => { const b = at(c, far); return b && (untrainedAt(c, far) ? dim("untrained positions") : estimate(b.accuracy, b.low, b.high)); } } : null,
     { name: "Minutes", num: true, title: "of computing, all stages", value: (c) => num(c.seconds / 60, 1) },
   ].filter(Boolean), d.cells);
   if (d.cells.length < 4) return el("div", {}, heading("What was trained", note), each());
@@ -148,13 +158,14 @@ function behaviour(d) {
   const metrics = Object.keys(ACCURACY).filter((m) => rows.some((b) => b.metric === m));
   const lengths = unique(rows.map((b) => b.length)).sort((a, b) => a - b), n = d.models.length, several = means.some((m) => m.n > 1);
   const bars = (b) => (b.n_seeds > 1 ? "t interval over seeds" : "interval over sequences");
+  const pale = (b) => d.cells.some((c) => c.model === b.model && untrainedAt(c, b.length)), paleHint = (b) => (pale(b) ? `\n${untrained(d.cells.filter((c) => c.model === b.model))}` : "");
   const line = means.map((m) => {
     const only = m.n > 1 ? null : rows.find((b) => b.model === m.model && b.length === m.length && b.metric === m.metric && known(b.accuracy));
     return { ...m, n_seeds: m.n, low: only ? only.low : m.low, high: only ? only.high : m.high };
   });
   return el("div", {},
-    heading("Behaviour by length", `Share of answers right on new sequences, by three measures that must not be confused: every token, the whole sequence without a fault (strict), the last token. Line: ${several ? "mean over all seeds, learned or not; bar: its t interval over seeds, cut at 0 and 1; small marks: each seed" : "the one seed; bar: interval over sequences"}. Models at one length are set side by side. Lengths right of the dashed line were never trained on.`, "h4"),
-    legend([...d.models.map((m) => [m, d.hue(m), "line"]), ["trained length", GREY, "dash"], hollow]),
+    heading("Behaviour by length", `Share of answers right on new sequences, by three measures that must not be confused: every token, the whole sequence without a fault (strict), the last token. Line: ${several ? "mean over all seeds, learned or not; bar: its t interval over seeds, cut at 0 and 1; small marks: each seed" : "the one seed; bar: interval over sequences"}. Models at one length are set side by side. Lengths right of the dashed line were never trained on.${rows.some(pale) ? " Where a model’s positions are learned they keep their initial values there: such lengths are drawn pale and say nothing of the model." : ""}`, "h4"),
+    legend([...d.models.map((m) => [rows.some((b) => b.model === m && pale(b)) ? `${m} (${untrained(d.cells.filter((c) => c.model === m))})` : m, d.hue(m), "line"]), ["trained length", GREY, "dash"], hollow]),
     panels(metrics.map((metric) => panel([el("b", {}, ACCURACY[metric]), dim(` (${metric})`)], plot({
       width: fit(Math.max(346, 60 + lengths.length * (n * 6 + 12))), height: 250, marginLeft: 38, marginRight: 8,
       x: { type: "point", domain: lengths, label: "sequence length", padding: 0.6 }, y: { domain: [0, 1], label: `accuracy, ${ACCURACY[metric]}`, grid: true },
@@ -164,28 +175,29 @@ function behaviour(d) {
           const mine = line.filter((b) => b.model === m && b.metric === metric), dx = beside(i, n, 6), hue = d.hue(m);
           const seeds = rows.filter((b) => b.model === m && b.metric === metric);
           return [
-            Plot.line(mine, { x: "length", y: "mean", dx, stroke: hue, strokeWidth: 1.5 }),
-            Plot.ruleX(mine, { x: "length", y1: "low", y2: "high", dx, stroke: hue, strokeWidth: 2.5, strokeOpacity: 0.55 }),
-            Plot.dot(seeds, { x: "length", y: "accuracy", dx, stroke: hue, strokeWidth: 1, fill: (b) => fillOf(b, hue), r: 2.2, title: (b) => `${who(d, b)}, length ${b.length}\n${ACCURACY[metric]} right: ${num(b.accuracy, 3)} ${range(b.low, b.high, num, 3)}\n${b.n} sequences` }),
-            Plot.dot(mine, { x: "length", y: "mean", dx, symbol: DASHED, stroke: hue, strokeWidth: 2, r: 4, title: (b) => `${m} on ${d.task}, length ${b.length}\n${ACCURACY[metric]} right: ${num(b.mean, 3)} ${range(b.low, b.high, num, 3)}\n${b.n_seeds > 1 ? `mean of ${b.n_seeds} seeds, ` : "one seed, "}${bars(b)}` }),
+            Plot.line(mine.filter((b) => !pale(b)), { x: "length", y: "mean", dx, stroke: hue, strokeWidth: 1.5 }),
+            Plot.line(mine.filter((b, j) => pale(b) || (mine[j + 1] && pale(mine[j + 1]))), { x: "length", y: "mean", dx, stroke: hue, strokeWidth: 1, strokeOpacity: 0.35 }),
+            Plot.ruleX(mine, { x: "length", y1: "low", y2: "high", dx, stroke: hue, strokeWidth: 2.5, strokeOpacity: (b) => (pale(b) ? 0.15 : 0.55) }),
+            Plot.dot(seeds, { x: "length", y: "accuracy", dx, stroke: hue, strokeWidth: 1, opacity: (b) => (pale(b) ? 0.3 : 1), fill: (b) => fillOf(b, hue), r: 2.2, title: (b) => `${who(d, b)}, length ${b.length}\n${ACCURACY[metric]} right: ${num(b.accuracy, 3)} ${range(b.low, b.high, num, 3)}\n${b.n} sequences${paleHint(b)}` }),
+            Plot.dot(mine, { x: "length", y: "mean", dx, symbol: DASHED, stroke: hue, strokeWidth: 2, r: 4, strokeOpacity: (b) => (pale(b) ? 0.3 : 1), title: (b) => `${m} on ${d.task}, length ${b.length}\n${ACCURACY[metric]} right: ${num(b.mean, 3)} ${range(b.low, b.high, num, 3)}\n${b.n_seeds > 1 ? `mean of ${b.n_seeds} seeds, ` : "one seed, "}${bars(b)}${paleHint(b)}` }),
           ];
         }),
       ],
     })))),
     folded("Behaviour as a table", () => table([
       { name: "Model", class: "whole", value: (b) => b.model }, { name: "Right on", value: (b) => ACCURACY[b.metric] || b.metric }, { name: "Length", num: true, value: (b) => b.length },
-      { name: "Accuracy", num: true, value: (b) => estimate(b.mean, b.low, b.high) }, { name: "Interval", value: bars },
+      { name: "Accuracy", num: true, value: (b) => estimate(b.mean, b.low, b.high) }, { name: "Interval", value: (b) => `${bars(b)}${pale(b) ? "; untrained positions" : ""}` },
       { name: "Each seed", value: (b) => rows.filter((r) => r.model === b.model && r.length === b.length && r.metric === b.metric).map((r) => num(r.accuracy, 3)).join(", ") },
     ], line)));
 }
 
 function probes(d) {
-  const rows = d.rows("probes").map((r) => ({ ...r, base: d3.max(NO_MODEL, (b) => r[`baseline_${b}`]) ?? null })), profile = d.rows("profile_summary");
+  const rows = d.rows("probes").map((r) => ({ ...r, base: d3.max(NO_MODEL, (b) => r[`baseline_${b}`]) ?? null })), profiles = records(d.s.profiles, (c, i) => c.task[i] === d.task);
   if (!rows.length) return null;
   const labels = unique(rows.map((r) => r.label));
   const others = (r) => Object.keys(BASELINE).map((b) => `${BASELINE[b]} ${num(r[`baseline_${b}`], 3)}${b === "control" ? ` ${range(r.control_low, r.control_high, num, 3)}` : b === "shuffled" ? ` ${range(r.shuffled_low, r.shuffled_high, num, 3)}` : ""}`);
   return el("div", {},
-    heading("Where the state shows: a linear probe at every layer", "A linear classifier is trained on frozen activations to say the state, at the embedding output (E) and after every block, and tested on other sequences. A probe above the best baseline without a model and above the untrained model’s says that the state is readable there, and no more than that; where the control task (random labels by token and position) is learned as well, memorising would do. Depth centre: the mean depth at which the probe gains over its best baseline without a model, 0 = embedding output, 1 = last block; last-block share: the part of that gain made by the last block (median over seeds, lowest to highest; empty where the probe hardly gains). " + shownAt, "h4"),
+    heading("Where the state shows: a linear probe at every layer", "A linear classifier is trained on frozen activations to say the state, at the embedding output (E) and after every block, and tested on other sequences. A probe above the best baseline without a model and above the untrained model’s says that the state is readable there, and no more than that; where the control task (random labels by token and position) is learned as well, memorising would do. Depth centre: the mean depth at which the probe gains over its best baseline without a model, 0 = embedding output, 1 = last block; last-block share: the part of that gain made by the last block. Both are means over the seeds shown at one length, with their t interval cut at 0 and 1; a single seed has none, and where the probe hardly gains there is no value. " + shownAt, "h4"),
     legend([["probe, with interval over sequences", INK, "dot"], hollow, ["best baseline without a model (majority, position, token, token pair)", GREY, "line"], ["the same probe on the untrained model", INK, "dash"], ["control task: random labels", GREY, "dots"]]),
     choose([{ label: "Label", options: labels.map((l) => [l, l]) }], ([label]) => byFamily(d, rows.filter((r) => r.label === label), (mine, model) => {
       const hue = d.hue(model), layers = unique(mine.map((r) => r.layer)), n = seedsOf(mine).length;
@@ -205,8 +217,9 @@ function probes(d) {
         }),
       });
     }, (_, model) => {
-      const p = profile.filter((r) => r.model === model && r.label === label);
-      return [el("div", {}, "depth centre ", spread(p.map((r) => r.depth_centre), 2)), el("div", {}, "last-block share ", spread(p.map((r) => r.last_block_share), 2))];
+      const of = (p, name) => `${num(p[name])} ${range(p[`${name}_low`], p[`${name}_high`])}`.trim();
+      return profiles.filter((p) => p.model === model && p.label === label).map((p) => el("div", { class: "unbroken" },
+        [`${p.learned ? "" : "not learned, "}at ${p.length}, ${plural(p.n, "seed")}:`, `depth centre ${of(p, "depth_centre")},`, `last-block share ${of(p, "last_block_share")}`].map((part) => [el("span", {}, part), " "])));
     })),
     folded(`Every probe and all its baselines as a table (${rows.length})`, () => table([
       { name: "Model", class: "whole", value: (r) => r.model }, { name: "Seed", num: true, value: (r) => r.seed }, { name: "Label", value: (r) => r.label }, { name: "Block", num: true, value: (r) => blocks(r.layer) },
