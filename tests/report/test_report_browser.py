@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from report_mixtures import mixture_tables
 from report_runs import (
     BOUND,
+    CLAIMS,
     GROUPS,
     ONLY,
     STAGES,
@@ -86,8 +88,9 @@ def seen(browser, drawn) -> Seen:
 def test_it_draws_everything_and_asks_for_nothing(seen):
     assert seen.fine
     # Of the one task shown, per family: two learning curves, a probe, readings and an erasure, an erasure at longer
-    # lengths, two or three parts, two of patching; behaviour in three measures.  Parity has one rank: no sweep.
-    assert seen.count("#study-0 .plot svg") == 3 + 5 * 8 + (2 + 3 + 3 + 2 + 2)
+    # lengths (not of the transformer, whose positions are learned), two or three parts, two of patching; behaviour in
+    # three measures.  Parity has one rank: no sweep.
+    assert seen.count("#study-0 .plot svg") == 3 + 5 * 8 - 1 + (2 + 3 + 3 + 2 + 2)
     assert seen.count("#study-1 .plot svg") == 2 * 6
     assert seen.tab.evaluate("performance.now()") < 20_000  # 1 to 2 s on an idle machine
 
@@ -111,8 +114,133 @@ def test_option_buttons_redraw(seen):
     assert seen.tab.get_by_role("button", name="token accuracy").get_attribute("aria-pressed") == "false"
     assert first.inner_html() != before
     for at in range(seen.count("#study-0 section .controls button")):
-        seen.tab.locator("#study-0 section .controls button").nth(at).click()
+        button = seen.tab.locator("#study-0 section .controls button").nth(at)
+        if button.is_visible():
+            button.click()
     assert seen.fine
+
+
+def part(seen: Seen, name: str) -> str:
+    """The text of a section of the first run, spaces single."""
+    return re.sub(r"\s+", " ", seen.tab.locator(f"#{name}-0").inner_text())
+
+
+def test_learned_positions_beyond_the_trained_length_are_pale_or_left_out(seen):
+    assert "transformer (learned positions: untrained beyond 40)" in part(seen, "behaviour")
+    figure = seen.tab.locator("#behaviour-0 svg").first
+    for length, pale in ((40, False), (60, True)):
+        mark = figure.locator(
+            f"circle[aria-label^='transformer on parity, seed 0 (learned to 24), length {length}']"
+        )
+        assert (mark.get_attribute("opacity") == "0.3") == pale
+        assert ("untrained beyond 40" in mark.get_attribute("aria-label")) == pale
+    out = "Left out: transformer (learned positions: untrained beyond 40)."
+    assert out in part(seen, "longer-lengths")
+    assert seen.tab.locator("#longer-lengths-0 figcaption b").all_inner_texts() == [
+        "mamba",
+        "mamba2",
+        "lstm",
+        "gru",
+    ]
+    parts = seen.tab.locator("#parts-0")
+    parts.get_by_role("button", name="the length each learned").click()
+    assert out not in part(seen, "parts") and "transformer" in part(seen, "parts")
+    parts.get_by_role("button", name="120", exact=True).click()
+    assert out in part(seen, "parts")
+    assert "transformer" not in parts.locator("figcaption b").all_inner_texts()
+
+
+def test_a_badge_says_how_far_the_seeds_got(seen):
+    def badge(*lengths: int) -> str:
+        said = {40: "learned", 4: "not learned"}
+        cells = [{"learned": said.get(n, f"learned to {n}"), "learned_length": n} for n in lengths]
+        return seen.tab.evaluate(
+            "(cells) => { const b = result(cells); return b.textContent + '|' + b.className; }", cells
+        )
+
+    assert badge(39, 33, 34) == "learned to 33 to 39, 3 seeds|badge partly"
+    assert badge(15, 15) == "learned to 15, 2 seeds|badge partly"
+    assert badge(15, 4, 19) == "2 of 3 seeds learned to 15 to 19|badge partly"
+    assert badge(40, 26, 40) == "2 of 3 seeds learned|badge partly"
+    assert badge(40, 40) == "2 of 2 seeds learned|badge learned"
+    assert badge(4, 4) == "not learned, 2 seeds|badge not-learned"
+
+
+def test_every_word_on_a_button_of_parts_and_sites_is_explained(seen):
+    for name, label in (("parts", "How"), ("patching", "Patched")):
+        for button in seen.tab.locator(f"#{name}-0 [aria-label='{label}'] button").all():
+            button.click()
+            assert button.inner_text() in seen.tab.locator(f"#{name}-0 dl.meanings dt").all_inner_texts()
+    seen.tab.locator("#parts-0").get_by_role("button", name="identity").click()
+    assert seen.tab.locator("#parts-0 dl.meanings dt").all_inner_texts() == ["identity", "conv"]
+
+
+def narrow_and_wide(cell: Any) -> Any:
+    """Parity with principal components of rank 4 as well, and an INLP that took the whole space."""
+    tables, facts = state_tables(cell)
+    table = tables["erasure"]
+    inlp = table["basis"] == "inlp"
+    table.loc[inlp, ["rank", "control_variance"]] = [127, 0.99]
+    table.loc[inlp, "removed"] = False
+    more = table[table["basis"] == "principal"].assign(rank=4, full=False)
+    return {**tables, "erasure": pd.concat([table, more], ignore_index=True)}, facts
+
+
+def test_a_rank_that_a_basis_lacks_has_no_button(browser, tmp_path):
+    make_run(tmp_path, "state-encoding", [state_cell("parity", "gru")], narrow_and_wide)
+    found = Seen(browser, write_report(tmp_path))
+    controls = found.tab.locator("#erasure-0 .controls").first
+    ranks = controls.locator("[aria-label='Rank'] button:visible")
+
+    def choose(name: str) -> list[str]:
+        controls.get_by_role("button", name=name).click()
+        return ranks.all_inner_texts()
+
+    assert ranks.all_inner_texts() == ["1"] and "rank 1 is all of it here" in part(found, "erasure")
+    assert choose("principal components") == ["1", "4"]
+    ranks.last.click()
+    assert choose("probe directions") == ["1"] and ranks.get_attribute("aria-pressed") == "true"
+    assert choose("principal components") == ["1", "4"]  # and what was chosen there is chosen still
+    assert ranks.last.get_attribute("aria-pressed") == "true"
+    assert choose("INLP") == [] and "INLP sets its own rank" in part(found, "erasure")
+    assert found.fine and found.count("#erasure-0 svg") == 3
+
+
+def test_an_inlp_of_nearly_every_direction_is_said_to_be_one(browser, seen, tmp_path):
+    make_run(tmp_path, "state-encoding", [state_cell("parity", "gru")], narrow_and_wide)
+    found = Seen(browser, write_report(tmp_path))
+    assert "INLP took nearly every direction (127) in 5 of its 5 boxes" in part(found, "erasure")
+    hint = found.tab.locator("#erasure-0 [aria-label*='INLP']").first.get_attribute("aria-label")
+    assert "INLP, 127 directions (stopped at its limit of 24 rounds) (nearly the whole space): " in hint
+    assert "nearly every direction" not in part(seen, "erasure")
+
+
+@pytest.mark.parametrize(
+    ("task", "said"), [("dyck", "closing brackets"), ("dyck:k=8", "closing brackets"), ("s3", "nowhere else")]
+)
+def test_what_differs_between_twins_is_said(browser, tmp_path, task, said):
+    make_run(tmp_path, "state-encoding", [state_cell(task, "gru")], state_tables)
+    (text,) = [
+        t
+        for t in ("closing brackets", "nowhere else")
+        if t in part(Seen(browser, write_report(tmp_path)), "patching")
+    ]
+    assert text == said
+
+
+def test_what_is_folded_in_the_claims_is_printed(browser, tmp_path):
+    claim = {**CLAIMS[0], "why": "effect 1. Learned to 9 only, left out: dyck gru seed 0."}
+    make_run(tmp_path, "state-encoding", [state_cell("parity", "gru")], state_tables, claims=[claim])
+    found = Seen(browser, write_report(tmp_path))
+    box = found.tab.locator(".claims details")
+    hidden = box.get_by_text("dyck gru seed 0")
+    assert not box.evaluate("b => b.open") and hidden.count() == 1
+    found.tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert box.evaluate("b => b.open")
+    found.tab.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert not box.evaluate("b => b.open")
+    wide = found.tab.locator(".claims td.why").bounding_box()["width"]
+    assert wide > 0.85 * found.tab.locator(".claims").bounding_box()["width"]
 
 
 def test_a_task_is_chosen_by_keyboard_and_every_part_follows(seen):

@@ -1,24 +1,45 @@
 // Parts of the trained model: removed one by one (components), and carried from a clean run into a corrupted one.
 const GIVEN = "by construction";
+const KIND = {
+  conv: "Mamba’s short convolution over the last few tokens, in front of its state space",
+  mixer: "all that Mamba’s mixer (convolution, state space and gate) adds to the residual stream",
+  attention: "what attention adds to the residual stream", mlp: "what the MLP adds to the residual stream",
+  gate: "what Mamba multiplies the output of its state space by", mlp_gate: "what an MLP multiplies its hidden units by",
+  input_gate: "how much of the new candidate an LSTM writes into its cell", forget_gate: "how much of its cell an LSTM keeps",
+  output_gate: "how much of its cell an LSTM puts out", reset_gate: "how much of the old state a GRU uses for its new candidate",
+  update_gate: "how much of the old state a GRU keeps", state: "what is carried from one position to the next",
+};
+const MODE = {
+  identity: "it hands on the current token, unmixed with those before", zero: "0 stands in its place", open: "it is held at 1", shut: "it is held at 0",
+  mean: "its mean over other sequences stands in its place, position by position (of the convolution one for all positions)",
+  self: "every position sees itself alone", reset: "it is put back to its start before every position, so nothing is carried",
+};
+const SITE = {
+  resid_pre: "a block’s input", resid_post: "a block’s output", mlp_out: "what a block’s MLP adds to the residual stream",
+  attn_out: "what a block’s attention adds to the residual stream; in Mamba all that its mixer adds (convolution, state space and gate)",
+  state: "what a recurrent block carries on to the next position (in LSTM and GRU it holds the block’s output, in Mamba it stays inside)",
+};
+// What the words on the buttons mean, those of them that `words` has.
+const meanings = (names, words) => el("dl", { class: "meanings" }, unique(names).filter((n) => words[n]).map((n) => [el("dt", {}, el("b", {}, n)), el("dd", {}, words[n])]));
 const layerName = (l) => (known(l) && l !== "" ? String(l) : "all");
 
 function components(d) {
-  const rows = d.rows("components").map((r) => ({ ...r, layer: layerName(r.layer) }));
+  const [rows, left] = trainedOnly(d, d.rows("components").map((r) => ({ ...r, layer: layerName(r.layer) })));
   if (!rows.length) return null;
   const lengths = unique(rows.map((r) => r.length)).sort((a, b) => a - b), shown = new Map(d.cells.map((c) => [c.i, c.length]));
   const far = d3.max(lengths), atOf = (r) => (r.length === shown.get(r.cell) ? "here" : "far");
   const modes = unique(rows.map((r) => r.mode)), metrics = Object.keys(ACCURACY).filter((m) => rows.some((r) => r.metric === m));
   const where = [["here", unique([...shown.values()]).length > 1 ? "the length each learned" : String(unique([...shown.values()])[0])], ["far", String(far)]].filter(([w]) => rows.some((r) => atOf(r) === w));
   return el("div", {},
-    heading("Parts removed", "One kind of part is taken out of one block, or of all blocks, of the trained model. Each mark: change of accuracy against the untouched model, in percentage points, with its interval over sequences. An interval that holds 0 is no effect. A kind without a mark has no such removal.", "h4"),
-    legend([["effect, with interval over sequences", INK, "dot"], hollow, ["no effect", GREY, "line"]]),
+    heading("Parts removed", "One kind of part is taken out of one block, or of all blocks, of the trained model. Each mark: change of accuracy against the untouched model, in percentage points, with its interval over sequences. An interval that holds 0 shows no effect here, and does not show that there is none. A kind without a mark has no such removal.", "h4"),
+    legend([["effect, with interval over sequences", INK, "dot"], hollow, ["no change", GREY, "line"]]),
     choose([
       { label: "How", options: modes.map((m) => [m, m]) }, { label: "Length", options: where }, { label: "Right on", options: metrics.map((m) => [m, ACCURACY[m]]) },
     ], ([mode, at, metric]) => {
       const some = rows.filter((r) => r.mode === mode && atOf(r) === at && r.metric === metric && known(r.effect));
       if (!some.length) return el("p", { class: "dim" }, "No part was removed so at this length.");
       const low = Math.min(-5, 100 * d3.min(some, (r) => r.low ?? r.effect)), high = Math.max(5, 100 * d3.max(some, (r) => r.high ?? r.effect));
-      return byFamily(d, some, (mine, model) => {
+      return [meanings([mode, ...some.map((r) => r.kind)], { ...KIND, ...MODE }), at === "far" ? left : null, byFamily(d, some, (mine, model) => {
         const kinds = unique(mine.map((r) => r.kind)), layers = unique(mine.map((r) => r.layer)).sort((a, b) => (a === "all") - (b === "all") || a - b), n = seedsOf(mine).length, hue = d.hue(model);
         return kinds.map((kind, k) => plot({
           width: panelWidth(layers.length, n, 8, 64), height: 84 + (k === kinds.length - 1 ? 22 : 0), marginLeft: 42, marginRight: 8, marginTop: 18, marginBottom: k === kinds.length - 1 ? 30 : 8,
@@ -32,7 +53,7 @@ function components(d) {
             ];
           })],
         }));
-      }, () => null, "tops");
+      }, () => null, "tops")];
     }),
     folded(`Every removal shown as a table (${rows.length})`, () => table([
       { name: "Model", class: "whole", value: (r) => r.model }, { name: "Seed", num: true, value: (r) => r.seed }, { name: "Part", value: (r) => r.kind }, { name: "How", value: (r) => r.mode }, { name: "Block", num: true, value: (r) => r.layer },
@@ -52,13 +73,13 @@ function patching(d) {
   const here = rows.filter((r) => r.position === r.changed || !known(r.changed));
   const draw = (some, figure, ...more) => (some.length ? byFamily(d, some, figure, (mine) => (mine.every((r) => !known(r.recovery)) ? unique(mine.map((r) => r.mark)).join(", ") : null), ...more) : el("p", { class: "dim" }, "Nothing was patched so."));
   return el("div", {},
-    heading("Patching: where the difference is carried", "A clean and a corrupted sequence differ from one token on, so the state at the readout differs. One activation of the clean run is put into the corrupted run; recovery is the share of the clean run’s logit difference that comes back, 0 = none, 1 = all, not clipped. By construction: the answer is known without a model (the last block’s output, a place before the change or behind the readout), so it supports nothing.", "h4"),
+    heading("Patching: where the difference is carried", `Clean and corrupted sequences come in pairs that differ at one token in the middle${d.task.split(":")[0] === "dyck" ? ", and behind it only in the types of closing brackets, which have to match" : ", and nowhere else"}; the state at the readout is another one. One activation of the clean run is put into the corrupted run; recovery is the share of the clean run’s logit difference that comes back, 0 = none, 1 = all, not clipped. By construction: the answer is known without running the model, so it supports nothing. Such are the last block’s output (and its parts, read elsewhere), a place before the change or behind the readout, the residual stream or an LSTM’s or GRU’s state at the changed token read right there, and the first block’s input where that token is the only difference.`, "h4"),
     heading("At the changed token", "Grey bar: the same patch from another pair’s clean run, lowest to highest draw. An unrelated activation takes the corrupted state away as well and so recovers about half, so a recovery means something only above that bar.", "h5"),
     legend([["recovery, interval over pairs", INK, "dot"], hollow, ["from another pair", PALE, "bar"], [GIVEN, GREY, "times"], ["none, all", GREY, "line"]]),
-    choose([choiceOf(kinds), read], ([kind, at]) => draw(here.filter((r) => r.kind === kind && r.read === at), (mine, model) => recoveries(d, mine, model))),
+    choose([choiceOf(kinds), read], ([kind, at]) => [meanings([kind], SITE), draw(here.filter((r) => r.kind === kind && r.read === at), (mine, model) => recoveries(d, mine, model))]),
     mapped.length ? [
       heading("At every position", "One seed at a time; a model without a finished cell of that seed is not drawn. Only the changed token has a null; each box’s hint has its interval.", "h5"), recoveryScale(),
-      choose([choiceOf(mapped), { label: "Seed", options: seedsOf(rows).map((s) => [s, String(s)]) }, read], ([kind, seed, at]) => draw(rows.filter((r) => r.kind === kind && r.seed === seed && r.read === at), (mine) => heat(d, mine))),
+      choose([choiceOf(mapped), { label: "Seed", options: seedsOf(rows).map((s) => [s, String(s)]) }, read], ([kind, seed, at]) => [meanings([kind], SITE), draw(rows.filter((r) => r.kind === kind && r.seed === seed && r.read === at), (mine) => heat(d, mine))]),
     ] : null,
     folded("Recoveries at the changed token as a table", () => table([
       { name: "Model", class: "whole", value: (r) => r.model }, { name: "Seed", num: true, value: (r) => r.seed }, { name: "Patched", value: (r) => r.kind }, { name: "Block", num: true, value: (r) => blocks(r.layer) }, { name: "Position", num: true, value: (r) => r.position }, { name: "Read at", num: true, value: (r) => r.readout },
