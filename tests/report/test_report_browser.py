@@ -150,6 +150,16 @@ def test_learned_positions_beyond_the_trained_length_are_pale_or_left_out(seen):
     assert "transformer" not in parts.locator("figcaption b").all_inner_texts()
 
 
+def test_notes_say_what_the_measures_do(seen):
+    trained = seen.tab.locator("#study-0 .figures").inner_text()
+    assert "at least 99 % of the first 40 tokens are right" in trained
+    erasure = part(seen, "erasure")
+    assert "probe’s interval straddles its threshold" in erasure and "too wide" not in erasure
+    assert "a seed that did not learn the task at the trained length" in erasure
+    assert "An interval that holds 0 shows no effect here" in part(seen, "parts")
+    assert "the first block’s input where that token is the only difference" in part(seen, "patching")
+
+
 def test_a_badge_says_how_far_the_seeds_got(seen):
     def badge(*lengths: int) -> str:
         said = {40: "learned", 4: "not learned"}
