@@ -37,6 +37,22 @@ def test_half_written_options_are_refused(text):
         split(text)
 
 
+@pytest.mark.parametrize(
+    ("make", "name", "line"),
+    [
+        (lambda name: cg.model(name, task=cg.task("parity")), "mamba:conv=no", "conv must be true or false, not 'no'"),
+        (lambda name: cg.model(name, task=cg.task("parity")), "mamba2:conv=0", "conv must be true or false, not 0"),
+        (cg.task, "dyck:k=two", "k must be a whole number, not 'two'"),
+        (cg.task, "dyck:k=true", "k must be a whole number, not True"),
+        (cg.task, "code-depth:indentation=yes", "indentation must be true or false, not 'yes'"),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_kind_is_refused(make, name, line):
+    """`no` is a text, and a text is true: the convolution stayed on while the name said it was off."""
+    with pytest.raises(InputError, match=line):
+        make(name)
+
+
 def test_a_task_is_made_and_called_as_its_name_says():
     made = cg.task("dyck:max_depth=4, k=8")
     assert (made.name, made.n_tokens, dict(made.labels)) == (

@@ -7,6 +7,8 @@ number, or text; whether an option exists is asked where the thing is made.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from causegrid.errors import InputError
@@ -28,6 +30,18 @@ def split(text: str) -> tuple[str, dict[str, Value]]:
             raise InputError(f"{text!r} gives the option {option!r} twice")
         options[option] = _value(value)
     return name, options
+
+
+def require_types(what: str, parameters: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> None:
+    """Raises InputError for a value that is no true or false, or no whole number, where the option's default is one:
+    `conv=no` is a text, and a text is true."""
+    for option, value in options.items():
+        default = parameters[option].default if option in parameters else None
+        if isinstance(default, bool) and not isinstance(value, bool):
+            raise InputError(f"{what}: {option} must be true or false, not {value!r}")
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if isinstance(default, int) and not isinstance(default, bool) and not whole:
+            raise InputError(f"{what}: {option} must be a whole number, not {value!r}")
 
 
 def joined(name: str, options: dict[str, Any]) -> str:

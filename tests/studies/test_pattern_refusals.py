@@ -275,3 +275,14 @@ def test_a_revision_in_a_name_is_told_where_to_go(tmp_path):
         assert "revision='step1000'" in said and "checkpoints: [{revision: step1000" in said
         assert "'EleutherAI/pythia-160m'" in said and "alphanumeric" not in said
     assert not (tmp_path / "out").exists()
+
+
+def test_a_mistyped_folder_is_refused_in_the_plan(tmp_path, monkeypatch):
+    """It has the shape of a hub id, and every cell of it would fail."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "pythia").mkdir(parents=True)
+    study = tmp_path / "study.yaml"
+    study.write_text(yaml.safe_dump({**CONFIG, "grid": grid("ioi", "models/pythi")}))
+    with pytest.raises(InputError, match="did you mean 'models/pythia'"):
+        run(study, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

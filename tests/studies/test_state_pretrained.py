@@ -164,10 +164,12 @@ def test_families_are_trained_from_scratch_and_others_fine_tuned(folders, tmp_pa
         ("gru2", "did you mean 'gru'"),
         ("mamba:con=false", "did you mean 'conv'"),
         (".", "no config.json"),
+        ("kept/gr", "did you mean 'kept/gru'"),
     ],
 )
 def test_models_that_cannot_be_meant(name, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "kept" / "gru").mkdir(parents=True)
     with pytest.raises(InputError, match=words):
         _cells(tmp_path, grid=[{"tasks": ["parity"], "models": [name]}])
 

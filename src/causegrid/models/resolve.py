@@ -21,7 +21,7 @@ from causegrid.models.quiet import quiet
 from causegrid.models.readout import put_head
 from causegrid.models.record import Model, models
 from causegrid.models.saved import build, load
-from causegrid.spec import joined, split
+from causegrid.spec import joined, require_types, split
 
 ELSE = "or a local folder, or a Hugging Face id org/name"
 
@@ -138,6 +138,7 @@ def _registered(
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values()):
         named = [k for k, p in taken.items() if p.kind is inspect.Parameter.KEYWORD_ONLY]
         _no_options(name, options, [k for k in named if k not in given])
+    require_types(f"model {name!r}", taken, options)
     if seed and "seed" not in taken and hasattr(factory, "require"):  # kept by seed
         options = {"seed": seed, **options}
     made: Model = factory(name, **given, **options)

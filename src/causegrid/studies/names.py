@@ -50,12 +50,13 @@ def require_state_model(name: str) -> None:
     """Raises InputError unless `name` is a family as `require_family` takes it, or may be a pretrained model to
     fine-tune: bundled, a folder with a config.json, or an `org/name` id."""
     from causegrid.models import models
-    from causegrid.models.hub import refuse_revision
+    from causegrid.models.hub import refuse_mistyped, refuse_revision
 
     if is_family(name):
         require_family(name)
         return
     refuse_revision(name)
+    refuse_mistyped(name)
     folder = Path(name).expanduser()
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise InputError(f"folder {name!r} holds no pretrained model to fine-tune: it has no config.json")
@@ -85,7 +86,7 @@ def require_language_model(name: str) -> None:
     attention heads, no `org/name` id."""
     from causegrid.models import models
     from causegrid.models.heads import require_attention_in
-    from causegrid.models.hub import refuse_revision
+    from causegrid.models.hub import refuse_mistyped, refuse_revision
 
     families = _families()
     base, options = split(name) if ":" in name and not Path(name).expanduser().is_dir() else (name, {})
@@ -103,6 +104,7 @@ def require_language_model(name: str) -> None:
             raise unknown(f"option of model {base!r}", next(iter(options)), ())
         return
     refuse_revision(name)
+    refuse_mistyped(name)
     if Path(name).expanduser().is_dir():
         require_attention_in(name)
         return
@@ -110,25 +112,6 @@ def require_language_model(name: str) -> None:
         return
     known = [n for n in models.names() if n not in families]
     raise unknown("model", name, known, ELSE)
-
-
-@functools.cache
-def fine_tuning_size(
-    model_name: str, task_name: str, batch: int, length: int, method: str, rank: int, readout: str
-) -> str:
-    """Parameters and memory of a fine-tune, from the config alone; says so when no config is at hand."""
-    from causegrid.models.finetuning import needed_bytes
-    from causegrid.models.memory import gigabytes
-    from causegrid.models.outline import outlined
-
-    shapes = outlined(model_name)
-    if shapes is None:
-        return "size known once the model is loaded"
-    made = task(task_name)
-    n_classes = getattr(made, "n_classes", None) if readout == "head" else None
-    n = sum(p.numel() for p in shapes.parameters())
-    needed = needed_bytes(shapes, method=method, rank=rank, n_classes=n_classes, batch=batch, length=length)
-    return f"{method} fine-tune of {n / 1e6:.3g} M parameters in about {gigabytes(needed)}"
 
 
 @functools.cache

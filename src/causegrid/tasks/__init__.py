@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from causegrid.errors import InputError, unknown
-from causegrid.spec import joined, split
+from causegrid.spec import joined, require_types, split
 from causegrid.tasks.base import MAX_CLASSES, PromptSet, PromptTask, StateBatch, StateTask, Task, tasks
 
 __all__ = ["PromptSet", "PromptTask", "StateBatch", "StateTask", "Task", "task", "tasks"]
@@ -56,6 +56,7 @@ def _check_options(name: str, factory: Any, options: dict[str, Any]) -> None:
         for option in options:
             if option not in allowed:
                 raise unknown(f"option of task {name!r}:", option, allowed)
+    require_types(f"task {name!r}", {p.name: p for p in parameters}, options)
     for parameter in parameters:
         required = parameter.default is parameter.empty and parameter.kind is parameter.KEYWORD_ONLY
         if required and parameter.name not in options:
