@@ -144,10 +144,11 @@ def test_learned_positions_beyond_the_trained_length_are_pale_or_left_out(seen):
     ]
     parts = seen.tab.locator("#parts-0")
     parts.get_by_role("button", name="the length each learned").click()
-    assert out not in part(seen, "parts") and "transformer" in part(seen, "parts")
+    playwright.expect(parts).not_to_contain_text(out)
+    playwright.expect(parts.locator("figcaption b", has_text="transformer")).not_to_have_count(0)
     parts.get_by_role("button", name="120", exact=True).click()
-    assert out in part(seen, "parts")
-    assert "transformer" not in parts.locator("figcaption b").all_inner_texts()
+    playwright.expect(parts).to_contain_text(out)
+    playwright.expect(parts.locator("figcaption b", has_text="transformer")).to_have_count(0)
 
 
 def test_notes_say_what_the_measures_do(seen):
