@@ -169,9 +169,9 @@ def test_a_badge_says_how_far_the_seeds_got(seen):
             "(cells) => { const b = result(cells); return b.textContent + '|' + b.className; }", cells
         )
 
-    assert badge(39, 33, 34) == "learned to 33 to 39, 3 seeds|badge partly"
+    assert badge(39, 33, 34) == "learned to 33–39, 3 seeds|badge partly"
     assert badge(15, 15) == "learned to 15, 2 seeds|badge partly"
-    assert badge(15, 4, 19) == "2 of 3 seeds learned to 15 to 19|badge partly"
+    assert badge(15, 4, 19) == "2 of 3 seeds learned to 15–19|badge partly"
     assert badge(40, 26, 40) == "2 of 3 seeds learned|badge partly"
     assert badge(40, 40) == "2 of 2 seeds learned|badge learned"
     assert badge(4, 4) == "not learned, 2 seeds|badge not-learned"

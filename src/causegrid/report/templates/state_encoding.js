@@ -76,7 +76,7 @@ function family(d, model) {
 // One badge for the seeds of a family on a task.
 function result(mine) {
   const said = unique(mine.map((c) => c.learned)), n = plural(mine.length, "seed"), k = mine.filter((c) => c.learned === "learned").length;
-  const partly = mine.filter((c) => learnedKind(c) === "partly"), lengths = unique(d3.extent(partly, (c) => c.learned_length)).join(" to ");
+  const partly = mine.filter((c) => learnedKind(c) === "partly"), lengths = unique(d3.extent(partly, (c) => c.learned_length)).join("–");
   if (mine.length === 1) return badge(said[0] || "unknown", learnedKind(mine[0]));
   if (k) return badge(`${k} of ${n} learned`, k === mine.length ? "learned" : "partly");
   if (partly.length) return badge(partly.length === mine.length ? `learned to ${lengths}, ${n}` : `${partly.length} of ${n} learned to ${lengths}`, "partly");
