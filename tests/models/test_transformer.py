@@ -99,3 +99,19 @@ def test_refusals_name_the_limit() -> None:
         make("t", n_tokens=7, n_out=4, positions="ropes")
     with pytest.raises(InputError, match="3 heads"):
         make("t", n_tokens=7, n_out=4, n_heads=3)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "alike"), [("rope", True), ("none", True), ("learned", False), ("sinusoidal", False)]
+)
+def test_without_absolute_positions_a_run_of_one_token_looks_the_same_however_long(
+    scheme: str, alike: bool
+) -> None:
+    """An average of equal values is that value: nothing can be counted from the start, whatever the weights."""
+    model = make("transformer", n_tokens=2, n_out=2, seed=3, positions=scheme)
+    with torch.no_grad():
+        for weight in model.module.parameters():
+            weight.add_(0.3 * torch.randn_like(weight))
+        out = model(torch.ones(1, 16, dtype=torch.long))  # (1, L, n_out)
+    apart = (out - out[:, :1]).abs().max().item()
+    assert (apart < 1e-4) == alike, apart

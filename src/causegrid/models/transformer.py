@@ -1,11 +1,13 @@
 """A plain pre-norm Transformer, GPT-2-like: attention and MLP with biases, GELU, LayerNorm.
 
-Width 128, four blocks, four heads, learned positions up to 256: 828,168 parameters with 8 tokens in and 8
-classes out, the size the other families are compared at.  Positions are one of `learned`, `sinusoidal`,
-`rope`, `none`, recorded in the config, because positions never trained on make a learned scheme's
-out-of-length numbers meaningless.  Attention goes through one attribute, `attend(q, k, v) -> out` with
-(B, H, L, d_h) each, so rows can be recorded without touching anything else; the heads' outputs z are the
-input of `proj`.
+Width 128, four blocks, four heads, learned positions up to 256: 828,168 parameters with 8 tokens in and 8 classes
+out, the size the other families are compared at.  Positions are one of `learned`, `sinusoidal`, `rope`, `none`,
+recorded in the config, because positions never trained on make a learned scheme's out-of-length numbers
+meaningless.  With `rope` or `none`, and no start token (our tasks have none), a run of one token at the start gives
+the same output at each of its positions: softmax over equal values returns that value, however many there are.  So
+these schemes cannot learn Parity or Dyck's depth exactly, at any size or budget.  Attention goes through one
+attribute, `attend(q, k, v) -> out` with (B, H, L, d_h) each, so rows can be recorded without touching anything
+else; the heads' outputs z are the input of `proj`.
 """
 
 from __future__ import annotations
