@@ -132,7 +132,7 @@ class Transformer(nn.Module):
             if length > limit:
                 raise InputError(
                     f"length {length} is beyond this Transformer's {limit} learned positions: use at most "
-                    f"{limit}, or build it with max_length={length} or positions='rope'"
+                    f"{limit}, or build it with max_length={length} or positions='sinusoidal'"
                 )
             x = x + self.positions.weight[:length]
         elif self.scheme == "sinusoidal":

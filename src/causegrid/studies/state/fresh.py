@@ -15,7 +15,7 @@ def require_buildable(name: str, task_name: str, longest: int) -> None:
     if limit is not None and longest > limit:
         raise InputError(
             f"model {name!r} has {limit} learned positions, the longest length is {longest}: use at most {limit}, "
-            f"max_length={longest}, or positions=rope"
+            f"max_length={longest}, or positions=sinusoidal"
         )
 
 
