@@ -33,14 +33,13 @@ def split(text: str) -> tuple[str, dict[str, Value]]:
 
 
 def require_types(what: str, parameters: Mapping[str, inspect.Parameter], options: Mapping[str, Any]) -> None:
-    """Raises InputError for a value that is no true or false, or no whole number, where the option's default is one:
-    `conv=no` is a text, and a text is true."""
+    """Raises InputError for a value that is no true or false, or no whole number, where the option is annotated as
+    one: `conv=no` is a text, and a text is true."""
     for option, value in options.items():
-        default = parameters[option].default if option in parameters else None
-        if isinstance(default, bool) and not isinstance(value, bool):
+        kind = str(getattr(parameters.get(option), "annotation", ""))
+        if kind == "bool" and not isinstance(value, bool):
             raise InputError(f"{what}: {option} must be true or false, not {value!r}")
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if isinstance(default, int) and not isinstance(default, bool) and not whole:
+        if kind == "int" and (isinstance(value, bool) or not isinstance(value, int)):
             raise InputError(f"{what}: {option} must be a whole number, not {value!r}")
 
 

@@ -125,7 +125,8 @@ def part(seen: Seen, name: str) -> str:
     return re.sub(r"\s+", " ", seen.tab.locator(f"#{name}-0").inner_text())
 
 
-def test_learned_positions_beyond_the_trained_length_are_pale_or_left_out(seen):
+def test_learned_positions_beyond_the_trained_length_are_pale_or_left_out(browser, drawn):
+    seen = Seen(browser, drawn)  # a page on which no other test has chosen a part
     assert "transformer (learned positions: untrained beyond 40)" in part(seen, "behaviour")
     figure = seen.tab.locator("#behaviour-0 svg").first
     for length, pale in ((40, False), (60, True)):

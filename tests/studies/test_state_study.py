@@ -153,10 +153,9 @@ def test_lengths_the_positions_cannot_take_are_refused_before_training(tmp_path)
     study = tmp_path / "study.yaml"
     grid = [{"tasks": ["parity"], "models": ["transformer"]}]
     study.write_text(yaml.safe_dump({**CONFIG, "grid": grid, "eval_lengths": [8, 300]}))
-    outcome = run(study, tmp_path / "out", engine="inline")
-    assert outcome.n_failed == 1
-    assert "256" in outcome.failures[0][1]
-    assert open_run(tmp_path / "out").cells()[0].stages == {}
+    with pytest.raises(InputError, match="256 learned positions, the longest length is 300"):
+        run(study, tmp_path / "out", engine="inline")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
