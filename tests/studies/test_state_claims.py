@@ -10,6 +10,7 @@ from made_cells import Claims, made
 from scipy import stats
 
 from causegrid.studies.state.claims import claims, state_claims
+from causegrid.studies.state.finished import cell_of, untrained_centre
 
 TESTED = [
     *("S1", "S2", "S2-z6", "S3", "S4", "S4-v1", "S5", "S5-post-hoc", "S6", "V2"),
@@ -262,3 +263,17 @@ def test_cells_learned_to_a_shorter_length_are_used_there_alone_and_it_is_said()
     assert "Trained at 40, left out: parity mamba seed 0." in claim["why"]
     assert "At other lengths, beside the test: 0 of 1 cells at 40." in claim["why"]
     assert claim["cells"] == [c["id"] for c in cells[:-1]]
+
+
+@pytest.mark.parametrize(
+    "untrained", [(0.5, 0.7, 0.6, 0.9, 0.8), (0.55, 0.5, 0.5, 0.5, 0.52), (0.5, 0.51, 0.5, 0.52, 0.5)]
+)
+def test_the_untrained_depth_is_the_summary_of_the_untrained_profile(untrained):
+    """Claims are read without torch, so the formula stands twice; the two must say the same."""
+    from causegrid.signatures.profile import profile_summary
+
+    cell = cell_of(made("gru", untrained=untrained))
+    rows = cell.profile().assign(accuracy=lambda t: t["baseline_untrained"])
+    expected = float(profile_summary(rows)["depth_centre"].iloc[0])
+    found = untrained_centre(cell)
+    assert (found is None and np.isnan(expected)) or found == pytest.approx(expected)
